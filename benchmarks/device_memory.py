@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Device memory of `ocaffe train` from the start of the process to its end, by the driver's figure for the whole GPU, with empty and full caches.
 
-    benchmarks/device_memory.py [--quick] [--only NET ...] [--state cold warm] [--device nvidia] [--gpu-index 0] [--json FILE]
+    benchmarks/device_memory.py [--quick] [--only NET ...] [--source constant raw] [--state cold warm] [--device nvidia] [--gpu-index 0] [--json FILE]
+
+Data are constants, or come from an LMDB of 256 x 256 images (`raw`).
 
 NVML is read every 0.1 s. Figures are MiB above those of the idle GPU, so nothing else may run on it. `context` is that of a process with an open device
 and nothing else, `plan` that of `ocaffe plan` for this device, or the limit. `excess` is the peak minus both; ocaffe promises 64 MiB at most. `processes`
@@ -24,6 +26,8 @@ from typing import Any, NamedTuple
 
 from resident import ROOT, constant, resident  # first: it makes ocaffe importable
 
+from from_disk import fed, make  # isort: skip
+
 from ocaffe import proto
 from ocaffe.cli.flags import memory_limit
 from ocaffe.formats.text import write_text
@@ -31,7 +35,7 @@ from ocaffe.formats.text import write_text
 MIB = 1 << 20
 ALLOWED = 64  # MiB above context and plan
 INTERVAL = 0.1  # s
-ITERATIONS = 20
+ITERATIONS, IMAGES = 20, 1024
 CACHES = ("OCAFFE_CACHE", "CUDA_CACHE_PATH", "PYTHONPYCACHEPREFIX")
 OPEN = "import sys, time; from ocaffe.cl.device import select_device; d = select_device(sys.argv[1]); print(d.context_bytes, flush=True); time.sleep(1)"
 
@@ -45,12 +49,15 @@ class Row(NamedTuple):
     math: str
     batch: int
     limit: str
+    source: str = "constant"
 
 
 ROWS = (  # the most important first
     Row("resnet50", "fp32", 64, ""), Row("resnet50", "fp32", 64, "1900M"), Row("resnet50", "bf16", 64, ""), Row("resnet50", "bf16", 64, "1500M"),
     Row("vgg16", "fp32", 64, ""), Row("alexnet", "fp32", 256, ""), Row("vgg16", "fp32", 64, "2800M"), Row("alexnet", "fp32", 256, "1200M"),
     Row("resnet50", "fp32", 8, ""), Row("lenet", "fp32", 64, ""),
+    Row("alexnet", "fp32", 64, "", "raw"), Row("alexnet", "bf16", 256, "", "raw"), Row("resnet50", "fp32", 64, "1400M", "raw"),
+    Row("resnet50", "fp32", 64, "", "raw"),
 )  # fmt: skip
 QUICK = 2
 
@@ -171,7 +178,9 @@ def measure(gpu: Nvml, row: Row, states: list[str], device: str, context: float)
     found = []
     with tempfile.TemporaryDirectory() as folder:
         param = proto.SolverParameter(base_lr=1e-4, lr_policy="fixed", momentum=0.9, max_iter=ITERATIONS, display=1, snapshot_after_train=False)
-        param.net_param.CopyFrom(constant(resident(row.net, row.batch, proto.TRAIN)))
+        plain = row.source == "constant"
+        data = constant(resident(row.net, row.batch, proto.TRAIN)) if plain else fed(row.net, row.batch, make(folder, row.source, IMAGES))
+        param.net_param.CopyFrom(data)
         solver = Path(folder) / "solver.prototxt"
         solver.write_text(write_text(param))
         planned = plan(solver, row, device)
@@ -180,7 +189,7 @@ def measure(gpu: Nvml, row: Row, states: list[str], device: str, context: float)
             excess = figures["peak_mib"] - context - planned
             if state in states:
                 found.append({**row._asdict(), "caches": state, **figures, "context_mib": context, "plan_mib": planned, "excess_mib": excess})
-                cells = (row.net, row.math, row.batch, row.limit, state, f"{figures['peak_mib']:.0f}", f"{context:.0f}", f"{planned:.0f}", f"{excess:.0f}",
+                cells = (*row, state, f"{figures['peak_mib']:.0f}", f"{context:.0f}", f"{planned:.0f}", f"{excess:.0f}",
                          f"{figures['peak_at_s']:.1f}", figures["processes"], f"{figures['first_iteration_s']:.1f}")  # fmt: skip
                 print(f"| {' | '.join(map(str, cells))} |", flush=True)
             if states == ["cold"]:
@@ -192,6 +201,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", choices=sorted({row.net for row in ROWS}), metavar="NET")
+    parser.add_argument("--source", nargs="*", default=["constant", "raw"], choices=["constant", "raw"])
     parser.add_argument("--state", nargs="*", default=["cold", "warm"], choices=["cold", "warm"])
     parser.add_argument("--device", default="nvidia")
     parser.add_argument("--gpu-index", type=int, default=0, help="of the device, in NVML's order")
@@ -201,12 +211,12 @@ def main() -> int:
     empty_context(gpu, options.device)  # the first process of a machine tests the runtimes and loads libraries from the disk
     context, own = empty_context(gpu, options.device)
     print(f"an empty context: {context:.0f} MiB by the driver, {own:.0f} MiB by ocaffe's measurement\n")
-    print("| net | math | batch | limit | caches | peak | context | plan | excess | peak at, s | processes | first iteration, s |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| net | math | batch | limit | data | caches | peak | context | plan | excess | peak at, s | processes | first iteration, s |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     rows: list[dict[str, Any]] = []
     failed = False
     for row in ROWS[: QUICK if options.quick else None]:
-        if options.only and row.net not in options.only:
+        if (options.only and row.net not in options.only) or row.source not in options.source:
             continue
         try:
             rows += measure(gpu, row, options.state, options.device, context)
@@ -220,7 +230,7 @@ def main() -> int:
 
 def save(file: Path, rows: list[dict[str, Any]]) -> None:
     def key(row: dict[str, Any]) -> tuple:
-        return tuple(row[name] for name in (*Row._fields, "caches"))
+        return tuple(({"source": "constant"} | row)[name] for name in (*Row._fields, "caches"))
 
     known = {key(row): row for row in (json.loads(file.read_text()) if file.exists() else [])} | {key(row): row for row in rows}
     file.write_text(json.dumps([known[each] for each in sorted(known)], indent=1) + "\n")

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from ocaffe.cl.device import Device
 from ocaffe.cl.feed import complete
+from ocaffe.cl.pinned import upload
 from ocaffe.cl.session import POISON, Session
 from ocaffe.data.prefetch import Prefetcher
 from ocaffe.ir.launch import BeginExchange, EndExchange, HostCall, Launch, Measure, Upload
@@ -40,7 +41,7 @@ class UploadAction:
             prefetcher.recycle(batch)
         batch = prefetcher.get()
         buffer = self.buffers[slot % len(self.buffers)]
-        self.open.append((device.cl.enqueue_copy(device.queue, buffer, batch.data, is_blocking=False), batch))
+        self.open.append((upload(device, device.queue, buffer, batch.data), batch))
         return self.open[-1][0]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.cl.device import Device
-from ocaffe.cl.pinned import is_pinned, pinned, pinner
+from ocaffe.cl.pinned import is_pinned, pinned, pinner, upload
 from ocaffe.data.prefetch import Batch, Prefetcher
 from ocaffe.data.shared_buffers import SharedBuffers
 from ocaffe.data.source import Source
@@ -39,10 +39,10 @@ class Feed:
         self._now: Any = None  # the buffer that the last run reads
         self._past: Any = None  # an event that completes when all runs before the last one are done
 
-    def buffers(self, device: Device, source: Source, share: bool = True) -> list[np.ndarray]:
+    def buffers(self, device: Device, source: Source) -> list[np.ndarray]:
         """Return pinned batch buffers for a new prefetcher of `source`. The previous prefetcher must be closed.
 
-        Waits until no transfer reads them. With `share` processes of the source can write to them if the driver pins shared memory.
+        Waits until no transfer reads them. Processes of the source can write to them if the driver pins shared memory.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -51,7 +51,7 @@ class Feed:
             self._open.popleft()[0].wait()
         if self._shared is not None and self._shared.size == source.nbytes:
             return list(self._shared.own)
-        if share and self._shared is None and (shared := _shared(device, source)) is not None:
+        if self._shared is None and (shared := _shared(device, source)) is not None:
             self._shared, self._source, source.shared = shared, source, shared
             return list(shared.own)
         if not self._buffers or self._buffers[0].nbytes != source.nbytes:
@@ -81,7 +81,7 @@ class Feed:
         if sent is None:
             # The run before the last may still read this buffer. The last run may too, if another command list ran it.
             after = self._past if buffer is self._now else before
-            sent = _send(cl, device.queue if timed else device.upload_queue, buffer, batch.data, after)
+            sent = _send(device, device.queue if timed else device.upload_queue, buffer, batch.data, after)
         self._now = buffer
         self._open.append((sent, batch, prefetcher))
         barrier = cl.enqueue_barrier(device.queue, wait_for=[sent])
@@ -98,7 +98,7 @@ class Feed:
         if batch is None or batch.data.nbytes > following.size:  # larger images need another buffer
             return
         # Does not wait: on an H100 the call takes 0.03 ms for 38 MB from pinned memory.
-        self._ahead = Ahead(batch, following, _send(device.cl, device.upload_queue, following, batch.data, self._past))
+        self._ahead = Ahead(batch, following, _send(device, device.upload_queue, following, batch.data, self._past))
 
     def close(self) -> None:
         """Forget all transfers and batch buffers. OpenCL keeps the memory of transfers in progress."""
@@ -116,12 +116,12 @@ def _shared(device: Device, source: Source) -> SharedBuffers | None:
         buffers = SharedBuffers(source.nbytes, BUFFERS, source.spare_buffers, pinner(device))
     except OSError:  # the system refuses the file, or its map
         return None
-    return buffers if all(is_pinned(device, buffer) for buffer in buffers.own) else None
+    return buffers if all(map(is_pinned, buffers.own)) else None
 
 
-def _send(cl: Any, queue: Any, buffer: Any, data: np.ndarray, after: Any) -> Any:
+def _send(device: Device, queue: Any, buffer: Any, data: np.ndarray, after: Any) -> Any:
     """Enqueue the transfer of a batch to a buffer of the device, after the event `after` if given. Return its event."""
-    event = cl.enqueue_copy(queue, buffer, data, is_blocking=False, wait_for=None if after is None else [after])
+    event = upload(device, queue, buffer, data, after=after)
     queue.flush()
     return event
 

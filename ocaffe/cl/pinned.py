@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ocaffe.cl.host_memory import EXTENSION, nvidia_buffer
 from ocaffe.data.workers import Workers, cores
+from ocaffe.errors import NoRoom
 
 if TYPE_CHECKING:
     from ocaffe.cl.device import Device
@@ -36,13 +38,13 @@ def pinned(device: Device, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     if device.target.unified_memory or not math.prod(shape):
         return np.zeros(shape, dtype)
     try:
-        buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, math.prod(shape) * dtype.itemsize)
-        # Mapped permanently. The map is the array's base: it keeps buffer and queue alive, and is released with the array.
-        array, _ = cl.enqueue_map_buffer(device.upload_queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, shape, dtype, is_blocking=True)
-    except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
+        size, flags = math.prod(shape) * dtype.itemsize, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        buffer = nvidia_buffer(device, size) if EXTENSION in device.target.extensions else cl.Buffer(device.context, flags, size)
+        array = _Pinned(cl, device.upload_queue, buffer, shape, dtype).array()
+    except (NoRoom, cl.MemoryError, cl.RuntimeError, cl.LogicError):
         return np.zeros(shape, dtype)
     array[...] = 0
-    return np.asarray(array)
+    return array
 
 
 def pinned_in_place(device: Device, memory: np.ndarray) -> np.ndarray:
@@ -54,33 +56,40 @@ def pinned_in_place(device: Device, memory: np.ndarray) -> np.ndarray:
 
 
 def pinner(device: Device) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that pins existing memory in place. It also works after the device is closed, as the memory of `pinned` does."""
-    cl, context, queue, unified = device.cl, device.context, device.upload_queue, device.target.unified_memory
+    """Return a function that pins existing memory in place. It also works after the device is closed, as the memory of `pinned` does.
+
+    NVIDIA's driver would take as much memory of the device, so there it pins nothing: such memory is in no plan.
+    """
+    cl, context, queue = device.cl, device.context, device.upload_queue
+    pins = not device.target.unified_memory and EXTENSION not in device.target.extensions
 
     def pin(memory: np.ndarray) -> np.ndarray:
-        if unified or not memory.size:
+        if not pins or not memory.size:
             return memory
         try:
             buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
-            flags = cl.map_flags.READ | cl.map_flags.WRITE
-            array, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, memory.shape, memory.dtype, is_blocking=True)
+            array = _Pinned(cl, queue, buffer, memory.shape, memory.dtype).array()
         except (cl.MemoryError, cl.RuntimeError, cl.LogicError):
             return memory
-        return np.asarray(_InPlace(array, buffer)) if array.ctypes.data == memory.ctypes.data else memory
+        return array if array.ctypes.data == memory.ctypes.data else memory
 
     return pin
 
 
-class _InPlace:
-    """The base of an array over memory that is pinned in place.
+class _Pinned:
+    """The base of an array over pinned memory. It keeps the buffer, and memory below it, alive and mapped.
 
-    A map of PyOpenCL does not keep the memory below it alive, but the buffer does. The driver must have unmapped the memory before it is freed.
+    A map of PyOpenCL keeps neither alive. The driver must have unmapped memory that is pinned in place before it is freed.
     """
 
-    def __init__(self, array: np.ndarray, buffer: Any) -> None:
-        self.__array_interface__ = array.__array_interface__
-        self._map: Any = array.base
-        self._buffer = buffer
+    def __init__(self, cl: Any, queue: Any, buffer: Any, shape: tuple[int, ...], dtype: Any) -> None:
+        mapped, _ = cl.enqueue_map_buffer(queue, buffer, cl.map_flags.READ | cl.map_flags.WRITE, 0, shape, dtype, is_blocking=True)
+        self.__array_interface__ = mapped.__array_interface__
+        self.buffer, self.begin = buffer, int(mapped.ctypes.data)
+        self._map: Any = mapped.base
+
+    def array(self) -> np.ndarray:
+        return np.asarray(self)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the context may be lost
@@ -89,12 +98,29 @@ class _InPlace:
                 unmapped.wait()
 
 
-def is_pinned(device: Device, array: np.ndarray) -> bool:
-    """Return whether an array came from `pinned` or `pinned_in_place`, or is a view of such an array."""
+def _base(array: np.ndarray) -> Any:
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return isinstance(base, (device.cl.MemoryMap, _InPlace))
+    return base
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Return whether an array came from `pinned` or `pinned_in_place`, or is a view of such an array."""
+    return isinstance(_base(array), _Pinned)
+
+
+def upload(device: Device, queue: Any, buffer: Any, data: np.ndarray, begin: int = 0, after: Any = None) -> Any:
+    """Enqueue the copy of a dense array to a buffer of the device, from byte `begin` on, once the event `after` is complete. Return its event.
+
+    Does not wait. With an NVIDIA driver a copy from a buffer of the host runs beside kernels. A write from the mapped memory of the same buffer, which
+    OpenCL has for this, waits for kernels on other queues: 512 MiB beside a step of ResNet-50 take 0.7 ms of its time instead of 10 on an H200.
+    """
+    cl, base, wait = device.cl, _base(data), None if after is None else [after]
+    if isinstance(base, _Pinned) and EXTENSION in device.target.extensions:
+        offset = int(data.ctypes.data) - base.begin
+        return cl.enqueue_copy(queue, buffer, base.buffer, src_offset=offset, dst_offset=begin, byte_count=data.nbytes, wait_for=wait)
+    return cl.enqueue_copy(queue, buffer, data, dst_offset=begin, is_blocking=False, wait_for=wait)
 
 
 class Staging:
@@ -116,7 +142,7 @@ class Staging:
     def send(self, buffer: Any, begin: int, data: np.ndarray) -> None:
         """Copy a dense array to `buffer`, starting at byte `begin`. Waits for the copy and all commands enqueued before."""
         source = data.reshape(-1).view(np.uint8)
-        cl, queue = self.device.cl, self.device.queue
+        queue = self.device.queue
 
         def copy(chunks: Sequence[np.ndarray], first: int) -> None:
             sent: deque[Any] = deque()
@@ -125,7 +151,7 @@ class Staging:
                     sent.popleft().wait()
                 part = chunk[: min(self.chunk, source.nbytes - at)]
                 part[...] = source[at : at + part.nbytes]
-                sent.append(cl.enqueue_copy(queue, buffer, part, dst_offset=begin + at, is_blocking=False))
+                sent.append(upload(self.device, queue, buffer, part, begin + at))
                 queue.flush()
             for event in sent:
                 event.wait()

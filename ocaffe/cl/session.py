@@ -277,6 +277,11 @@ class Session:
         """Bytes on the device that the plans of all command lists take together."""
         return sum(ref.nbytes * ref.slots for ref in self._persistent_roots()) + sum(map(sum, self._needed_slabs().values()))
 
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of the plans in the host's memory."""
+        return sum(map(sum, self._needed_slabs(on_host=True).values()))
+
     def _room_of_compilers(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of device memory that the contexts of compilers may take (docs/adr/0018)."""
         unallocated = self._unallocated(needed)
@@ -436,7 +441,7 @@ class Session:
                 if len(self._sent) == SENT:
                     self._sent.popleft().wait()
                 self._sent.append(self._cl.enqueue_copy(self.device.queue, buffer, data.copy(), dst_offset=offset * item, is_blocking=False))
-            elif self.device.target.streams(data.nbytes) and self._staging.helps and not is_pinned(self.device, data):
+            elif self.device.target.streams(data.nbytes) and self._staging.helps and not is_pinned(data):
                 self._staging.send(buffer, offset * item, data)
             elif data.size:
                 self._cl.enqueue_copy(self.device.queue, buffer, data, dst_offset=offset * item, is_blocking=True)

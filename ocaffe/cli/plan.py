@@ -65,6 +65,7 @@ class WholePlan:
     nets: list[Planned]
     caffe: dict[str, int]  # memory that BVLC Caffe would allocate, by category
     on_cpu: bool  # the process of the training has this memory
+    context: int = 0  # of the driver on the device, if it is open and has its own memory
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -77,6 +78,11 @@ class WholePlan:
         """Sizes of the slabs, each the maximum over all plans."""
         count = max(len(net.plan.slabs) for net in self.nets)
         return [max(net.plan.slabs[i] if i < len(net.plan.slabs) else 0 for net in self.nets) for i in range(count)]
+
+    @property
+    def on_host(self) -> int:
+        """Bytes in the host's memory, where values are meanwhile."""
+        return max(sum(net.plan.host_slabs) for net in self.nets)
 
     @property
     def runtime(self) -> RuntimeMemory:
@@ -122,7 +128,7 @@ def main(argv: Sequence[str]) -> int:
             for batch in options.batch[1:]:
                 other = _nets(options, data, batch)
                 curves.append(Curve(f"batch {batch}", other.images, trace(other.plans(machine))))
-        whole = WholePlan(_planned(nets.nets, machine.target, limit), nets.caffe, machine.target.is_cpu)
+        whole = WholePlan(_planned(nets.nets, machine.target, limit), nets.caffe, machine.target.is_cpu, machine.context)
     for line in data.notes:
         log.tell(f"note: {line}")
     title = pathlib.Path(options.solver or options.model).name
@@ -185,7 +191,9 @@ def _machine(options: Any, timed: bool) -> Machine:
 
         device = select_device(options.device or None, options.gpu or None, math=options.math)
         try:
-            return Machine.measured(device) if timed else Machine.assumed(device.target)
+            if timed or (options.memory_limit and device.context_bytes):  # a training there chooses by measured speeds
+                return Machine.measured(device)
+            return Machine.assumed(device.target)._replace(context=device.context_bytes)
         finally:
             device.close()
     if options.math not in ("", *CPU_MATHS):
@@ -249,6 +257,10 @@ def _summary(whole: WholePlan) -> Iterator[str]:
         yield f"{label:<22}{size_text(size):>10}    {label:<22}{size_text(takes):>10}"
     if caffe:
         yield f"ocaffe takes {100 * whole.total / caffe:.0f} % of what Caffe does"
+    if whole.on_host:
+        yield f"pinned memory of the host: {size_text(whole.on_host)}, for values that are not on the device between forward and backward"
+    if whole.context:
+        yield f"with the driver's context of {size_text(whole.context)} the device shows {size_text(whole.total + whole.context)}, and up to 64 MiB more"
     if whole.on_cpu:
         yield f"on a CPU the process also takes its start-up and the runtime's memory: {whole.runtime}"
 
@@ -273,6 +285,8 @@ def _record(whole: WholePlan, machine: Machine, curves: Sequence[Curve]) -> dict
         "caffe_categories": whole.caffe,
         "launches": len(main.recording.schedule),
         "categories": {**whole.fixed, "recycled": sum(whole.slabs)},
+        "context_bytes": whole.context,
+        "host_bytes": whole.on_host,
         "runtime_bytes": whole.runtime.bytes if whole.on_cpu else 0,
         "nets": [
             {

@@ -35,11 +35,12 @@ PATIENCE, QUICK = 1.5, 0.4  # seconds of the search for it, and those of the fir
 
 
 class Machine(NamedTuple):
-    """A device to plan for. `rates`: of the predicted times. `name`: for people, with how its speeds are known."""
+    """A device to plan for. `rates`: of the predicted times. `name`: for people, with how its speeds are known. `context`: bytes of the driver's context."""
 
     target: Target
     rates: Rates
     name: str
+    context: int = 0
 
     @classmethod
     def assumed(cls, target: Target) -> Machine:
@@ -51,7 +52,7 @@ class Machine(NamedTuple):
         """An open device. Its speeds are measured once and stored."""
         rates = rates_of(device)
         target = device.target if device.target.unified_memory else replace(device.target, rates=rates)  # as a session with a limit has it
-        return cls(target, rates, f"'{target.name}' with its measured speeds")
+        return cls(target, rates, f"'{target.name}' with its measured speeds", device.context_bytes)
 
 
 @dataclass

@@ -32,7 +32,7 @@ from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import write_sidecar
 from ocaffe.formats.text import read_solver
 from ocaffe.formats.upgrade import upgrade_solver
-from ocaffe.memory.process import RuntimeMemory, process_line
+from ocaffe.memory.process import RuntimeMemory, device_line, process_line
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
@@ -104,7 +104,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         resume = world.broadcast(newest(prefix) if auto and world.first else options.snapshot or None)
         device = training_device(param, options, world)
         stack.callback(device.close)
-        start = taken() if device.info.target.is_cpu else None
+        start, free = taken() if device.info.target.is_cpu else None, device.free() if device.context_bytes else None
         solver = Solver(
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume, keep_resume=not auto,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
@@ -139,10 +139,12 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         log.info("caffe.cpp:239", "Starting Optimization")
         solver.solve()
         watch.ended(solver)
+        session = solver.session
+        line = device_line(device.context_bytes, session.planned_bytes, session.host_bytes, free, device.free())
         if start is not None:
-            runtime = RuntimeMemory.of(commands.schedule for commands in solver.session.command_lists)
-            if line := process_line(start, solver.session.planned_bytes, runtime, taken()):
-                log.info("caffe.cpp:249", line)
+            line = process_line(start, session.planned_bytes, RuntimeMemory.of(commands.schedule for commands in session.command_lists), taken())
+        if line:
+            log.info("caffe.cpp:249", line)
         log.info("caffe.cpp:250", "Optimization Done.")
 
 

@@ -231,12 +231,12 @@ class _Compilation:
         return Fit(0, self.target.rates, self.target.alignment, quick)
 
     def within(self, budget: int, fit: Fit, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
-        """Yield plans that aim at `budget` bytes, up to the first one within it, or one so large that smaller aims do not help."""
+        """Yield plans that aim at `budget` bytes, up to the first one within it, or one whose aim no choice reaches."""
         for share in BUDGET_SHARES:
             fit.limit = int(share * budget)
             found = self.compiled(fit, microbatch)
             yield found
-            if found.plan.total <= budget or found.plan.lower_bound * BUDGET_SHARES[-1] > budget:
+            if found.plan.total <= budget or not fit.keeps_limit:
                 return
 
     def compiled(self, fit: Fit | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:

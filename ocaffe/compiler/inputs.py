@@ -54,8 +54,7 @@ class Inputs:
                 device = self.session.device
                 buffers = None
                 if device.target.streams(source.nbytes):
-                    # NVIDIA's driver takes as much device memory as it pins. With a memory limit there are no more pinned buffers than without processes.
-                    buffers = self.session.feed(source).buffers(device, source, share=not self.session.limited)
+                    buffers = self.session.feed(source).buffers(device, source)
                 begin = self._start[name] + self.first
                 self.prefetchers[source] = Prefetcher(source, RING + 1, begin, self.stride, buffers=buffers, log=log.info)
 

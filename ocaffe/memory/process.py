@@ -1,7 +1,7 @@
 """The memory that the process of a training is predicted to take, and the memory that it took.
 
 On a CPU the whole process counts: start-up (Python, ocaffe's modules, the OpenCL runtimes), the plan, and the runtime's programs and kernels, which are in no
-plan (docs/memory.md, The process on a CPU). A line for a GPU would compare its context and plan with the driver's figure.
+plan (docs/memory.md, The process on a CPU). On a GPU with its own memory the driver's figure for the device counts: the context and the plan.
 """
 from __future__ import annotations
 
@@ -47,4 +47,19 @@ def process_line(start: Taken | None, plan: int, runtime: RuntimeMemory, end: Ta
     return (
         f"Memory of this process: predicted {size_text(predicted)} (start-up {size_text(start.now)}, plan {size_text(plan)}, {runtime}), "
         f"taken {size_text(end.peak)}{beside}"
+    )
+
+
+def device_line(context: int, plan: int, on_host: int, before: int | None, after: int | None) -> str | None:
+    """Return the line of the log for a GPU with its own memory. All are bytes.
+
+    `context`: of the driver. `on_host`: of the plan, in the host's memory. `before`: free on the device with a context and nothing else. `after`: free
+    after the last step. None: the driver does not say.
+    """
+    if before is None or after is None:
+        return None
+    beside = f", {size_text(on_host)} of the host's memory" if on_host else ""
+    return (
+        f"Memory of the device: predicted {size_text(context + plan)} (context {size_text(context)}, plan {size_text(plan)}{beside}), "
+        f"taken {size_text(context + before - after)} by the driver's figure, other programs included"
     )

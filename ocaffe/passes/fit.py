@@ -24,6 +24,7 @@ from ocaffe.passes.recompute import segmentations
 BUSY = 0.75  # share of forward, or of backward, that copies may take before they cost their whole time
 TOGETHER = 8  # values that one round drops or moves at most
 NEAREST = 3  # choices that exceed the limit, from which a way to it is looked for
+MOVING = 40  # steps that a value is on its way at most, as far as the search for such choices goes
 MAX_NEARER = 4_000_000  # steps of schedules that all calls of `nearest` may evaluate
 MAX_SEARCHED = 100_000  # steps of schedules, for each of which a part of the choice is made anew
 MAX_TAKEN_BACK = 6  # choices that are made anew together
@@ -54,6 +55,11 @@ class Fit:
     choice: Choice | None = None
     offloaded: set[Ref] = field(default_factory=set)
 
+    @property
+    def keeps_limit(self) -> bool:
+        """Whether the live bytes of the last choice are within the limit."""
+        return self.choice is not None and self.choice.found.peak <= self.limit
+
     def choose_to_fit(self, schedule: Schedule) -> Schedule:
         """Choose, and return the schedule with the launches that compute values again; if nothing keeps the limit, that with the fewest live bytes."""
         schedule = grouped(schedule)
@@ -75,13 +81,15 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
     if start is not None and (found := estimate.found(start.dropped, start.stored, start.kept)) is not None:
         near = search.nearest(search.reduced(replace(start, found=found)))
         return near if quick or near.found.peak > limit else search.searched(search.improved(near))
-    best = search.begun(set(), set())
-    assert best is not None
-    if best.found.peak > limit:
-        starts = [search.begun(estimate.numbers(plan.dropped), estimate.numbers(plan.kept)) for plan in segmentations(schedule)]
-        nearest = sorted([best, *filter(None, starts)], key=search.excess)[:NEAREST]
-        best = min((search.nearest(choice) for choice in nearest), key=search.rank)
-    return best if quick or best.found.peak > limit else search.searched(search.improved(best))
+    starts = [search.begun(set(), set()), *([search.begun(set(), set(), copies=False)] if estimate.gaps else [])]
+    if all(start is None or start.found.peak > limit for start in starts):
+        starts += [search.begun(estimate.numbers(plan.dropped), estimate.numbers(plan.kept)) for plan in segmentations(schedule)]
+        nearest = sorted(filter(None, starts), key=search.excess)[:NEAREST]
+        starts = [min((search.nearest(choice) for choice in nearest), key=search.rank)]
+    within = [start for start in starts if start is not None and start.found.peak <= limit]
+    if quick or not within:
+        return min(filter(None, starts), key=search.rank)
+    return search.searched(min(map(search.improved, within), key=search.rank))
 
 
 class _Search:
@@ -107,14 +115,14 @@ class _Search:
         """The bytes above the limit, summed over all steps."""
         return int(np.maximum(0, choice.found.live - self.limit).sum())
 
-    def begun(self, dropped: set[int], kept: set[int]) -> Choice | None:
-        """The choice that `reduced` reaches from a start; None: the start is impossible."""
+    def begun(self, dropped: set[int], kept: set[int], copies: bool = True) -> Choice | None:
+        """The choice that `reduced` reaches from a start, with or without copies to the host; None: the start is impossible."""
         found = self.estimate.found(dropped, (), kept)
-        return None if found is None else self.reduced(Choice(dropped, set(), kept, found))
+        return None if found is None else self.reduced(Choice(dropped, set(), kept, found), copies=copies)
 
-    def reduced(self, choice: Choice, spared: Collection[int] = ()) -> Choice:
-        """Drop and move values until the limit holds or no value helps, but none that is `spared`."""
-        refused = {(root, again) for root in spared for again in (True, False)}
+    def reduced(self, choice: Choice, spared: Collection[int] = (), copies: bool = True) -> Choice:
+        """Drop values, and move them if `copies`, until the limit holds or no value helps, but none that is `spared`."""
+        refused = {(root, again) for root in spared for again in (True, False)} | {(root, False) for root in self.estimate.gaps if not copies}
         together = TOGETHER
         while excess := self.excess(choice):
             taken = self.taken(choice, refused, together)
@@ -151,9 +159,19 @@ class _Search:
         return best
 
     def neighbours(self, choice: Choice) -> Iterator[tuple[set[int], set[int]]]:
-        """Choices that differ in one value."""
+        """Choices that differ in one value, of those that may change the memory where the limit is exceeded."""
         estimate = self.estimate
-        for root in estimate.first_use:
+        steps = np.flatnonzero(choice.found.live > self.limit)
+        low, high = int(steps[0]), int(steps[-1])
+        for root, use in estimate.first_use.items():
+            last = estimate.forward_last.get(root, estimate.steps)
+            if root in choice.dropped or root in choice.stored:
+                again = use - MOVING <= high and low <= estimate.backward_reads[root][-1]  # it is there again
+                leaving = root in choice.stored and last <= high and low <= last + MOVING
+                if not again and not leaving:
+                    continue
+            elif last >= high or use <= low:
+                continue
             dropped, stored = choice.dropped - {root}, choice.stored - {root}
             if root in choice.dropped or root in choice.stored:
                 yield dropped, stored

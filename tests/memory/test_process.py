@@ -14,7 +14,7 @@ import pytest
 from ocaffe import proto
 from ocaffe.cl.device import Device
 from ocaffe.formats.text import parse
-from ocaffe.memory.process import KERNEL_BYTES, PROGRAM_BYTES, RuntimeMemory, process_line
+from ocaffe.memory.process import KERNEL_BYTES, PROGRAM_BYTES, RuntimeMemory, device_line, process_line
 from ocaffe.solver.solver import Solver
 from ocaffe.support.process_memory import Taken
 
@@ -90,3 +90,12 @@ def test_line_of_the_log() -> None:
         "taken 512 MiB, of which 5.0 MiB are pages of mapped files"
     )
     assert process_line(None, 1, runtime, None) is None
+
+
+def test_the_line_of_a_gpu() -> None:
+    line = device_line(500 * MIB, 700 * MIB, 0, 9000 * MIB, 8290 * MIB)
+    assert line == (
+        "Memory of the device: predicted 1.2 GiB (context 500 MiB, plan 700 MiB), taken 1.2 GiB by the driver's figure, other programs included"
+    )
+    assert "plan 700 MiB, 90.0 MiB of the host's memory)" in (device_line(500 * MIB, 700 * MIB, 90 * MIB, 9000 * MIB, 8290 * MIB) or "")
+    assert device_line(0, 700 * MIB, 0, None, 8290 * MIB) is None and device_line(500 * MIB, 700 * MIB, 0, 9000 * MIB, None) is None
