@@ -225,11 +225,13 @@ def export_onnx(options: argparse.Namespace) -> None:
     """Convert prototxt and optional weights to onnx. The model is verified before it is written."""
     from ocaffe.convert.export import export
     from ocaffe.convert.model import data_of, save
+    from ocaffe.convert.tensorrt import VERSION, unlisted
 
     *inputs, target = options.files
     net, weights = _sources(inputs)
     if options.verify_in and options.verify_in not in RUNTIMES:
-        raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=f"--verify-in with one of {', '.join(RUNTIMES)}")
+        fix = f"--verify-in with one of {', '.join(RUNTIMES)}; for TensorRT's list of operators {command('ocaffe', 'convert', '--summary', path_word(target))}"
+        raise Error(f"--verify-in is '{options.verify_in}'", place="ocaffe convert", fix=fix)
     if options.verify_in and options.verify is None:
         raise Error("--verify-in is given with --noverify", place="ocaffe convert", fix="leave out --noverify to compare, or --verify-in not to")
     wanted = _wanted(options, weights)
@@ -246,6 +248,9 @@ def export_onnx(options: argparse.Namespace) -> None:
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     say(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+    missing = unlisted(exported.model)
+    if missing:
+        say(f"note: {VERSION} does not list {len(missing)} of its kinds of nodes: {missing[0]}{'; ..' * (len(missing) > 1)}")
     if found is not None and not wanted.bake:
         say(f"the model expects images as in the training: {input_text(found[0])}")
     batch = next((each.type.tensor_type.shape.dim[:1] for each in exported.model.graph.input), [])

@@ -7,7 +7,11 @@ from typing import Any
 
 from ocaffe.convert.import_model import load
 from ocaffe.convert.importer.read import read_model
+from ocaffe.convert.tensorrt import VERSION, dynamic, unlisted
 from ocaffe.errors import Error, shape_text
+from ocaffe.shown import visible
+
+TOLD = ("labels", "preprocessing")  # metadata of ocaffe's models
 
 
 def summarize_onnx(path: str | Path) -> list[str]:
@@ -23,11 +27,16 @@ def summarize_onnx(path: str | Path) -> list[str]:
     lines += [f"  output {item.name}: {_shape(item)}" for item in graph.output]
     operators = collections.Counter(node.op_type for node in graph.node)
     lines.append("  operators: " + ", ".join(f"{number} {name}" for name, number in sorted(operators.items(), key=lambda item: (-item[1], item[0]))))
+    lines += [f"  {entry.key}: {', '.join(visible(line) for line in entry.value.splitlines())}" for entry in model.metadata_props if entry.key in TOLD]
     try:
         net, _ = load(path)
         lines.append(f"  can be converted to a Caffe net of {len(net.layer)} layers")
     except Error as problem:
         lines.append(f"  cannot be converted as it is: {problem.fact}")
+    missing = unlisted(model)
+    lines.append(f"  {VERSION} lists all of its operators" if not missing else f"  {VERSION} does not list: {'; '.join(map(visible, missing))}")
+    if dynamic(model):
+        lines.append(f"  {VERSION} needs an IOutputAllocator for outputs whose sizes depend on values, as those of detections do")
     return lines
 
 

@@ -134,7 +134,9 @@ def detached(model: onnx.ModelProto, location: str) -> tuple[onnx.ModelProto, li
         initializers.append(tensor)
     graph, own = model.graph, ("ir_version", "producer_name", "producer_version", "doc_string")
     made = helper.make_graph(graph.node, graph.name, graph.input, graph.output, initializers, doc_string=graph.doc_string, value_info=graph.value_info)
-    return helper.make_model(made, opset_imports=model.opset_import, **{name: getattr(model, name) for name in own}), weights
+    slim = helper.make_model(made, opset_imports=model.opset_import, **{name: getattr(model, name) for name in own})
+    slim.metadata_props.extend(model.metadata_props)
+    return slim, weights
 
 
 def _bytes(tensor: onnx.TensorProto) -> int:
