@@ -373,7 +373,9 @@ def rewrite_caffe(options: argparse.Namespace) -> None:
         refuse_changed(message, arrays, inputs[0], net2, weights2, beside)
     verdict = "not verified (--noverify)" if options.verify is None else _compared(made, options)
     write(message, arrays, inputs[0], net2, weights2, beside)
-    say(f"{net2}, {weights2}: {made} from {inputs[0]}; {verdict}", *filter(None, [str(targeted or "")]))
+    ends = ", ".join(blob.name for blob in made.graph.inputs), ", ".join(made.net.outputs)
+    said = f"{net2}, {weights2}: {made} of {inputs[0]}, from {ends[0]} to {ends[1]}; {verdict}"
+    say(said, *filter(None, [str(targeted or "")]))
     if targeted is not None and targeted.fixed:
         say(f"note: the net takes only the batch of the prototxt: {targeted.fixed}")
     left = norms(made.net) if options.fold else []

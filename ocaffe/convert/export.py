@@ -63,7 +63,7 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     named = read_weights(weights) if isinstance(weights, str) else weights
     deployed = for_inference(net, named, options)
     _refuse_python(deployed.message)
-    graph = _built(deployed.message, options)
+    graph = built(deployed.message, options)
     arrays = parameter_values(graph, named, options)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
     _walk(graph, onnx_graph, deployed)
@@ -110,17 +110,19 @@ def _refuse_python(message: Any) -> None:
             )  # fmt: skip
 
 
-def _built(message: Any, options: Options) -> Graph:
+def built(message: Any, options: Options) -> Graph:
+    """Return the graph of the message of a `Deployed`. Errors about types that ocaffe has not say how to cut the net before them."""
     try:
         return build(message, options.phase, seed=options.seed)
     except Error as problem:
-        unknown = [layer for layer in message.layer if layer.type not in registry() and problem.place == Place.of(message.source_file, layer.source_line)]
+        others = (layer for layer in message.layer if layer.type not in registry() or layer.type == "Python")
+        unknown = [layer for layer in others if layer.bottom and problem.place == Place.of(message.source_file, layer.source_line)]
         problem.fix = "; ".join([*map(_cut_before, unknown), *filter(None, [problem.fix])])
         raise
 
 
 def _cut_before(layer: Any) -> str:
-    return f"{flag('cut-at', ','.join(layer.bottom))} exports the part before it"
+    return f"{flag('cut-at', ','.join(layer.bottom))} converts the part before it"
 
 
 def _walk(graph: Graph, onnx_graph: OnnxGraph, deployed: Deployed) -> None:

@@ -73,7 +73,7 @@ def test_old_training_net_to_deploy(capsys: pytest.CaptureFixture[str]) -> None:
     made(OLD)
     assert convert("--activate-losses") == 0
     said = capsys.readouterr().out
-    assert re.search(r"out.prototxt, out.caffemodel: 5 layers \(1 without effect removed\) from net.prototxt; equal to the source in 4 values", said)
+    assert "out.prototxt, out.caffemodel: 5 layers (1 without effect removed) of net.prototxt, from data to prob; equal to the source in 4 values" in said
     assert "expects images as in the training: pixels from 0 to 255, BGR, minus 104, 117, 123, times 0.017. --bake-preprocessing makes" in said
     net = read_net("out.prototxt")
     assert [layer.type for layer in net.layer] == ["Input", "Convolution", "ReLU", "InnerProduct", "Softmax"] and not net.layers
@@ -106,7 +106,7 @@ def test_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
 def test_fused_normalization_of_nvcaffe(capsys: pytest.CaptureFixture[str]) -> None:
     made(NVIDIA)
     assert convert("--fold") == 0
-    assert "4 layers (1 of forks rewritten, 2 folded) from net.prototxt" in capsys.readouterr().out
+    assert "4 layers (1 of forks rewritten, 2 folded) of net.prototxt, from data to ip; equal" in capsys.readouterr().out
     assert {layer.name: len(layer.blobs) for layer in read_weights("out.caffemodel").layers if layer.blobs} == {"conv": 2, "ip": 2}
 
 
@@ -166,6 +166,17 @@ def test_weights_of_another_net(capsys: pytest.CaptureFixture[str]) -> None:
     pathlib.Path("net.prototxt").write_text(NVIDIA)
     assert convert() == 1 and "weight 0 is 6 x 3 x 3 x 3 in the file, 4 x 3 x 3 x 3 in the net" in capsys.readouterr().err
     assert not list(pathlib.Path().glob("out*"))
+
+
+@pytest.mark.parametrize(("kind", "fact"), [("Python", "the module 'absent' cannot be imported"), ("Unheard", "unknown layer type 'Unheard'")])
+def test_layer_without_meaning_can_be_cut_off(kind: str, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made(NVIDIA)
+    own = f'layer {{ name: "own" type: "{kind}" bottom: "ip" top: "own" python_param {{ module: "absent" layer: "Own" }} }}'
+    pathlib.Path("net.prototxt").write_text(NVIDIA + own)
+    assert convert() == 1
+    said = capsys.readouterr().err
+    assert fact in said and "--cut-at=ip converts the part before it" in said
+    assert convert("--cut-at=ip") == 0
 
 
 def test_norms_that_stay_are_named(capsys: pytest.CaptureFixture[str]) -> None:

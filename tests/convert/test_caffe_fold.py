@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.convert.test_caffe_net import layer
-from tests.convert.test_caffe_rewrite import check, foldable, of
+from tests.convert.test_caffe_rewrite import check, foldable, of, types
 from tests.tiers import rest_is_long
 
 pytestmark = pytest.mark.unoptimised
@@ -25,7 +25,8 @@ class Draw:
         self.read = {"data"}  # blobs that a layer reads, and cannot be replaced, as Caffe wants it
 
     def net(self, steps: int) -> str:
-        kinds = (self.convolution, self.convolution, self.convolution, self.deconvolution, self.norm, self.norm, self.activation, self.join, self.twins)
+        kinds = (self.convolution, self.convolution, self.convolution, self.deconvolution, self.norm, self.norm, self.activation, self.join, self.twins,
+                 self.pooling)
         for _ in range(steps):
             kinds[self.rng.integers(len(kinds))]()
         self.ends()
@@ -86,15 +87,31 @@ class Draw:
         in_place = x not in self.read and self.chance(0.5)
         self.put(self.add(str(self.rng.choice(["ReLU", "TanH", "Dropout"])), x, "", in_place), channels, side, in_place)
 
+    def pooling(self) -> None:
+        x, channels, side = self.value()
+        kernel = int(self.rng.integers(1, min(side, 3) + 1))
+        pad = int(self.rng.integers(0, 2)) if kernel == 3 else 0
+        fields = f"pool: {self.rng.choice(['MAX', 'AVE'])} kernel_size: {kernel} stride: {min(kernel, 2)} pad: {pad}"
+        side = -(-(side + 2 * pad - kernel) // min(kernel, 2)) + 1
+        y = self.add("Pooling", x, f"pooling_param {{ {fields} }}")
+        self.put(y, channels, side - (pad > 0 and (side - 1) * min(kernel, 2) >= self.size(x) + pad))
+        self.maybe_norms()
+
+    def size(self, value: str) -> int:
+        return next(side for name, _, side in self.values if name == value)
+
     def join(self) -> None:
         """A sum or a Concat of two values of one size."""
         pairs = [(a, b) for a in self.values for b in self.values if a[0] != b[0] and a[2] == b[2]]
         if pairs:
             (a, channels, side), (b, more, _) = pairs[self.rng.integers(len(pairs))]
             if channels == more and self.chance(0.5):
-                self.put(self.add("Eltwise", f"{a} {b}"), channels, side)
+                coefficients = "eltwise_param { coeff: 0.5 coeff: -2 }" * self.chance(0.5)
+                self.put(self.add("Eltwise", f"{a} {b}", coefficients), channels, side)
+                self.maybe_norms()
             elif channels + more <= 16:
                 self.put(self.add("Concat", f"{a} {b}"), channels + more, side)
+                self.maybe_norms()
 
     def twins(self) -> None:
         """Two convolutions with the same weights, whose norms may share theirs too."""
@@ -147,3 +164,46 @@ def test_random_nets_have_all_places() -> None:
     assert sum(each.folded for each in made) > 60 and sum(each.modern for each in made) > 20
     left = {each.type for one in made for each in one.net.layers}
     assert {"Scale", "Convolution", "Deconvolution", "InnerProduct"} <= left and "BN" not in left
+
+
+INPUT = 'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 4 dim: 9 dim: 9 } } }\n'
+
+
+def conv(name: str, more: str = "") -> str:
+    return layer(name, "Convolution", "data", name, f"convolution_param {{ num_output: 4 kernel_size: 3 {more} }}")
+
+
+def power(bottom: str, scale: float, shift: float) -> str:
+    return layer("norm", "Power", bottom, "y", f"power_param {{ scale: {scale} shift: {shift} }}")
+
+
+MAX, AVE, PADDED = ("pooling_param { pool: MAX kernel_size: 3 stride: 2 pad: 1 }", "pooling_param { pool: AVE kernel_size: 2 stride: 2 }",
+                    "pooling_param { pool: AVE kernel_size: 3 pad: 1 }")  # fmt: skip
+TWO = conv("a") + conv("b", "bias_term: false")
+THROUGH = {  # layers between products and a norm, and whether the norm is folded
+    "max": (conv("a") + layer("p", "Pooling", "a", "p", MAX) + power("p", 0.5, 2), True),
+    "max of a negative": (conv("a") + layer("p", "Pooling", "a", "p", MAX) + power("p", -0.5, 2), False),
+    "average": (conv("a") + layer("p", "Pooling", "a", "p", AVE) + power("p", -0.5, 2), True),
+    "average with padding": (conv("a") + layer("p", "Pooling", "a", "p", PADDED) + power("p", -0.5, 0), True),
+    "average with padding and a shift": (conv("a") + layer("p", "Pooling", "a", "p", PADDED) + power("p", -0.5, 1), False),
+    "average of the image": (conv("a") + layer("p", "Pooling", "a", "p", "pooling_param { pool: AVE global_pooling: true }") + power("p", 3, 1), True),
+    "batch norm": (conv("a") + layer("p", "Pooling", "a", "p", MAX) + layer("n", "BatchNorm", "p", "p") + layer("s", "ReLU", "p", "y"), True),
+    "concat": (TWO + layer("c", "Concat", "a b", "c") + layer("n", "BatchNorm", "c", "c") + layer("s", "Scale", "c", "c"), True),
+    "concat of one more reader": (TWO + layer("c", "Concat", "a b", "c") + layer("n", "BatchNorm", "c", "y") + layer("t", "TanH", "b", "t"), False),
+    "concat of the input": (conv("a", "pad: 1") + layer("c", "Concat", "a data", "c") + layer("n", "BatchNorm", "c", "y"), False),
+    "concat of rows": (TWO + layer("c", "Concat", "a b", "c", "concat_param { axis: 2 }") + power("c", 2, 1), True),
+    "sum": (TWO + layer("c", "Eltwise", "a b", "c") + layer("n", "BatchNorm", "c", "y"), True),
+    "sum with coefficients": (TWO + layer("c", "Eltwise", "a b", "c", "eltwise_param { coeff: 0 coeff: -2 }") + power("c", 2, 1), True),
+    "product of two": (TWO + layer("c", "Eltwise", "a b", "c", "eltwise_param { operation: PROD }") + power("c", 2, 1), False),
+    "relu": (conv("a") + layer("r", "ReLU", "a", "a") + power("a", 2, 0), True),
+    "relu and a shift": (conv("a") + layer("r", "ReLU", "a", "a") + power("a", 2, 1), False),
+    "all": (TWO + layer("c", "Concat", "a b", "c") + layer("p", "Pooling", "c", "p", MAX) + layer("f", "Flatten", "p", "f") + power("f", 2, 1), True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THROUGH)
+def test_norms_go_through_other_layers(name: str, device: Any) -> None:
+    text, folds = THROUGH[name]
+    made = of(INPUT + text, fold=True)
+    assert ("Power" in types(made) or "BatchNorm" in types(made)) is not folds and "Scale" not in types(made)
+    check(made, device)

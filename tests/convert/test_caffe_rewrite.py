@@ -91,7 +91,7 @@ def test_training_nets_become_deploy(name: str) -> None:
     message = upgrade_net(read_net(str(ROOT / "zoo" / name / "train_val.prototxt")))
     tops = {top for each in message.layer for top in each.top}
     shapes = {top: tuple(shape.dim) for top, shape in inputs_of(name) if top in tops}
-    made = rewrite(message, None, Options(fold=True, shapes=shapes, fillers=True))
+    made = rewrite(message, None, Options(fold=True, shapes=shapes, fillers=True, cut_at=["loss3/classifier"] if name == "googlenet" else ()))
     assert not set(types(made)) & {*DATA, *MEASURES, "SoftmaxWithLoss", "MultiBoxLoss", "Dropout", "Silence"}
     products = [Counter(each.type for each in layers if each.type in PRODUCTS) for layers in (made.net.layers, deploy_of(name).net.layers)]
     assert products[0] == products[1]

@@ -4,6 +4,7 @@
     norm ─▶ product, product    product, product, with other numbers for each input
     norm ─▶ norm                Scale
 
+`through` folds norms behind Concat, sums, poolings and ReLU.
 All readers of a norm must be products. Flatten and Reshape may stand between. Products that share weights get one result or none. A value that others
 read keeps its numbers.
 """
@@ -16,6 +17,7 @@ import numpy as np
 from ocaffe.convert.caffe.affine import Affine, affine_of, scale_layer
 from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.caffe.products import before, behind, give, is_product
+from ocaffe.convert.caffe.through import fold_through
 
 VIEWS = ("Flatten", "Reshape")  # the same numbers in the same order
 
@@ -23,7 +25,7 @@ VIEWS = ("Flatten", "Reshape")  # the same numbers in the same order
 def fold(net: Net) -> int:
     """Fold all that can be folded. Return the number of removed layers."""
     count = len(net.layers)
-    while any([_fold_behind(net), _fold_before(net)]):
+    while any([_fold_behind(net), fold_through(net), _fold_before(net)]):
         pass
     while _join(net):
         pass

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe import proto
 from ocaffe.compiler.network import node_shape, phase_net
 from ocaffe.convert.caffe.fold import fold
 from ocaffe.convert.caffe.modern import modernize
@@ -20,11 +19,10 @@ from ocaffe.convert.caffe.prepare import bake, prepared_as
 from ocaffe.convert.caffe.remove import remove_idle
 from ocaffe.convert.caffe.strip import strip
 from ocaffe.convert.deploy import Preprocessing
-from ocaffe.convert.export import for_inference, parameter_values
+from ocaffe.convert.export import built, for_inference, parameter_values
 from ocaffe.convert.options import Options
 from ocaffe.formats.text import read_net
 from ocaffe.formats.weights import Weights, read_weights
-from ocaffe.graph.build import build
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.support import log
 
@@ -74,7 +72,7 @@ def rewrite(net: str | Any, weights: str | Weights | None, options: Options) -> 
     message = read_net(net, options.unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text)) if isinstance(net, str) else net
     named = read_weights(weights) if isinstance(weights, str) else weights
     deployed = for_inference(message, named, options)
-    graph = build(deployed.message, proto.TEST, seed=options.seed)
+    graph = built(deployed.message, options)
     values = parameter_values(graph, named, options)
     arrays = {node.name: [values[parameter].reshape(node_shape(parameter, node.name)) for parameter in node.params] for node in graph.nodes}
     mine, source = (net_of(deployed.message, arrays, deployed.outputs) for _ in range(2))

@@ -19,6 +19,7 @@ from ocaffe.convert.cost import check_cost
 from ocaffe.convert.pieces import PREFIX, SAMPLES, SINGLE, Piece, change, rounding, sample
 from ocaffe.convert.verify import CHOOSING, NOT_EQUAL, TOLERANCE, Feeds, difference
 from ocaffe.errors import Error
+from ocaffe.layers.base import layer_type
 
 SUMS = frozenset({"Conv", "Exp"})  # a piece may sum and saturate
 
@@ -66,8 +67,9 @@ def verify(made: Rewritten, runs: Sequence[Feeds], device: Any = None, tolerance
             found = _run(net, {names[value]: feeds[name] for value, name in _inputs(made.net).items()}, [names[value] for value in made.net.outputs])
         for value in made.net.outputs:
             worst[value] = max(worst[value], difference(found[names[value]], expected[value]))
-        read = {value: feeds[name] for value, name in _inputs(made.net).items()} | {value: expected[value] for value in cuts}
-        share = max(share, _check(made, device, cuts, read, expected, tolerance))
+        there = [value for value in cuts if 0 not in expected[value].shape]  # no input can be empty, as regions may be
+        read = {value: feeds[name] for value, name in _inputs(made.net).items()} | {value: expected[value] for value in there}
+        share = max(share, _check(made, device, there, read, expected, tolerance))
     return Verified(worst, share, len(cuts))
 
 
@@ -75,14 +77,14 @@ def _check(made: Rewritten, device: Any, cuts: Sequence[str], feeds: Feeds, expe
     """Return the largest difference as a share of its bound. Raise Error with the first value whose piece computes something else."""
     errors, moved = dict[str, float](), list[Feeds]()
     for value, actual in _computed(made, device, cuts, cuts, [feeds])[0].items():
-        errors[value] = difference(actual, expected[value])
+        errors[value] = difference(*_common(made.net, value, actual, expected[value]))
     found, share, unequal = _reads(made.net, cuts), 0.0, [value for value, error in errors.items() if error]
     if unequal and not tolerance:
         moved = _computed(made, device, cuts, unequal, (feeds, *(sample(feeds, SINGLE, seed, whole) for seed, whole in enumerate(SAMPLES))))
     for value in unequal:
         layer = made.net.producer(value)
         magnitude = max(float(np.abs(expected[value][np.isfinite(expected[value])]).max(initial=0)), 1e-30)
-        if tolerance or layer.type in CHOOSING or len(layer.top) > 1:
+        if tolerance or layer_type(layer) in CHOOSING or len(layer.top) > 1:
             bound = tolerance or TOLERANCE
         else:
             actual, *others = (each[value] for each in moved)
@@ -95,6 +97,15 @@ def _check(made: Rewritten, device: Any, cuts: Sequence[str], feeds: Feeds, expe
             raise Error(fact, place=made.source.place(source), layer=f"'{source.name}' ({source.type})", fix=NOT_EQUAL)
         share = max(share, errors[value] / bound)
     return share
+
+
+def _common(net: Net, value: str, actual: np.ndarray, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows that both arrays have. Where layers read regions or boxes, rows without one fill up the blob, else the layer that makes them does not."""
+    axis = net.computed(net.producer(value)).extent_axis
+    if axis is None or actual.ndim != expected.ndim:
+        return actual, expected
+    count = range(min(actual.shape[axis], expected.shape[axis]))
+    return actual.take(count, axis), expected.take(count, axis)
 
 
 def _computed(made: Rewritten, device: Any, cuts: Sequence[str], wanted: Sequence[str], runs: Iterable[Feeds]) -> list[Feeds]:
