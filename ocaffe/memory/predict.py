@@ -25,7 +25,7 @@ def can_offload(rates: Rates) -> bool:
     return rates.to_host > 0 and rates.from_host > 0
 
 
-def copy_seconds(nbytes: int, rate: float) -> float:
+def copy_seconds(nbytes: float, rate: float) -> float:
     """The time of a copy of so many bytes at `rate` bytes per second; infinite if there is no such copy."""
     return nbytes / rate if rate else math.inf
 

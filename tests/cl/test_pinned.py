@@ -16,6 +16,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.host_memory import EXTENSION
 from ocaffe.cl.pinned import Staging, is_pinned, pinned, pinned_in_place
 from ocaffe.cl.session import Session
+from ocaffe.errors import NoRoom
 from ocaffe.ir.tensor import Ref, Role
 from tests.harness import of_its_own
 
@@ -80,7 +81,11 @@ def test_ordinary_memory_where_the_driver_refuses(device: Device, monkeypatch: p
     def refuse(*args: Any) -> None:
         raise cl.MemoryError("no more", -4, "create_buffer")
 
+    def full(*args: Any) -> None:
+        raise NoRoom("no more", fix="less")
+
     monkeypatch.setattr(cl, "Buffer", refuse)
+    monkeypatch.setattr(module, "nvidia_buffer", full)
     assert not is_pinned(pinned(own, (9,), np.uint8))
 
 
@@ -105,10 +110,10 @@ def test_a_chunk_is_filled_when_its_copy_is_done(device: Device, monkeypatch: py
 
     class Late:
         def __init__(self, *args: Any, **settings: Any) -> None:
-            self.copy = partial(copy, *args, **{**settings, "is_blocking": True})
+            self.copy = partial(copy, *args, **settings)
 
         def wait(self) -> None:
-            self.copy()
+            self.copy().wait()
 
     staging, data = Staging(own, 3, 100), np.random.default_rng(2).integers(0, 256, 1950, np.uint8)
     buffer = own.cl.Buffer(own.context, own.cl.mem_flags.READ_WRITE, data.nbytes)

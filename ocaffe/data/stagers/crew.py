@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ import numpy as np
 
 from ocaffe.data.effort import COPY, Effort
 from ocaffe.data.shared_buffers import SharedBuffers
-from ocaffe.data.workers import cores
+from ocaffe.data.workers import Workers, cores
 from ocaffe.errors import Error
 from ocaffe.support import log
 
@@ -39,6 +40,7 @@ _QUEUED = 32  # images per process that are requested ahead
 _PIXELS = 1 << 29  # of images that all processes decode at the same time; a pixel takes 3 bytes, or 7 in other formats than JPEG
 _MESSAGE = 1 << 20  # bytes of a result at most
 _LOOK = 0.2  # seconds between looks whether a process has died
+_COPIERS, _PIECE = 4, 4 << 20  # threads that copy a batch to pinned memory, and bytes that each copies at a time; one copies 5 to 10 GB/s
 _NONE = -(1 << 62)
 _END = 2.0  # seconds that processes get to end
 
@@ -176,6 +178,7 @@ class _State:
         theirs = copy.copy(stage)
         theirs.largest = _PIXELS // count
         self.recipe = pickle.dumps(theirs)
+        self.copiers = Workers(max(1, min(_COPIERS, cores() // _SPARED)), "ocaffe copy")
         self.chunk = max(1, min(_LARGEST_CHUNK, -(-batch // count)), min(_USUAL_CHUNK, -(-batch // 2)))
         self.changed = threading.Condition()
         self.children: list[subprocess.Popen[bytes]] = []
@@ -258,7 +261,12 @@ class _State:
 
     def copy(self, slot: _Slot, buffer: np.ndarray, size: int) -> None:
         begin = time.perf_counter()
-        buffer[:size] = slot.memory[:size]
+        starts = range(0, size, _PIECE)
+
+        def part(start: int) -> None:
+            buffer[start : min(start + _PIECE, size)] = slot.memory[start : min(start + _PIECE, size)]
+
+        self.copiers.run([partial(part, start) for start in starts])
         self.count(slot)
         self.effort.add({COPY: time.perf_counter() - begin})
 
@@ -340,6 +348,7 @@ class _State:
         self._break()
         self.tasks.close()  # a process ends when it finds that
         self._close_theirs()
+        self.copiers.close()
         deadline = time.monotonic() + _END
         for child in self.children:
             with contextlib.suppress(subprocess.TimeoutExpired):
