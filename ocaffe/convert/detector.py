@@ -27,7 +27,7 @@ def raw_outputs(model: Any, place: str) -> list[str]:
     found: set[str] = set()
     for output in model.graph.output:
         tensors, operators = _last(output.name, producers, constants)
-        other = next((node for node in operators if node.op_type in OTHERS), None)
+        other = next((node for node in operators if node.op_type in OTHERS and not _counts(node, constants)), None)
         if other is not None or not tensors:
             fact = f"--raw-detection ends a detector at its last convolutions, and '{output.name}' "
             fact += f"is behind {_title(other)}" if other is not None else "does not depend on one"
@@ -73,10 +73,7 @@ def _ends(node: Any, producers: Mapping[str, Any], constants: Mapping[str, Any])
         if before is None:
             return False
         node = before
-    if node.op_type not in CONVOLUTIONS or len(node.input) < 2:
-        return False
-    weights = constants.get(node.input[1])
-    return weights is None or weights.dims[:1] != [1] or not is_count(numpy_helper.to_array(weights), weights.dims[1])
+    return node.op_type in CONVOLUTIONS and not _counts(node, constants)
 
 
 def _of_channels(tensor: Any) -> bool:
@@ -107,12 +104,14 @@ def decoding_note(model: Any, place: str, shapes: Mapping[str, Sequence[int]], o
     try:
         graph = graph_of(model, opset_of(model, place), place, shapes=shapes, outputs=list(outputs))
         fold(graph)
-        given = _given(graph, outputs)
+        own = {output.name for output in model.graph.output}
+        given = _given(graph, [name for name in outputs if name not in own])
         lines += [f"  {letter}: {name} {shape_text(graph.shape(name))}{_stride(values)}" for (name, values), letter in given]
+        lines += [f"  {name} {shape_text(graph.shape(name))}, as in the model" for name in outputs if name in own]
         whole = graph_of(model, opset_of(model, place), place, shapes=shapes, outputs=[*wanted, *outputs])
         fold(whole)
         texts, legends = formulas(whole, {name: values for (name, values), _ in given}, wanted)
-        lines += ["  Your program computes:", *(f"    {text}" for text in texts), *(f"    {text}" for text in _explained(given, legends))]
+        lines += ["  Your program computes:", *(f"    {text}" for text in (*texts, *legends))]
     except (Error, Unknown):
         operators = sorted({node.op_type for node in behind if node.op_type != "Constant"})
         lines.append(f"  Your program computes the rest, which has the operators {', '.join(operators)}.")
@@ -138,8 +137,10 @@ def _behind(model: Any, wanted: Sequence[str], ends: set[str]) -> list[Any]:
 
 
 def _counts(node: Any, constants: Mapping[str, Any]) -> bool:
+    """Whether a node computes the mean over bins: its weights are 0, 1, 2 .."""
     weights = constants.get(node.input[1]) if len(node.input) > 1 else None
-    return node.op_type == "Conv" and weights is not None and list(weights.dims[:1]) == [1] and is_count(numpy_helper.to_array(weights), weights.dims[1])
+    sizes = [] if weights is None else [size for size in weights.dims if size > 1]
+    return weights is not None and len(sizes) == 1 and is_count(numpy_helper.to_array(weights), sizes[0])
 
 
 def _given(graph: Graph, outputs: Sequence[str]) -> list[tuple[tuple[str, Values], str]]:
@@ -170,10 +171,3 @@ def _level(shape: Shape, image: Shape) -> Level:
 def _stride(values: Values) -> str:
     (level,) = values.levels
     return f", stride {level.stride:g}" if level.stride else ""
-
-
-def _explained(given: Sequence[tuple[tuple[str, Values], str]], legends: Sequence[str]) -> Iterator[str]:
-    yield from legends
-    levels = dict.fromkeys(level for (_, values), _ in given for level in values.levels)
-    if len(levels) > 1 and all(level.stride for level in levels):
-        yield f"The boxes of stride {', then those of '.join(f'{level.stride:g}' for level in levels)} follow each other."

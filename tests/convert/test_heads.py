@@ -65,7 +65,7 @@ def computed(note: list[str], raw: dict[str, np.ndarray]) -> np.ndarray:
     lines = [re.fullmatch(r" *output0\[\d+:\d+\] = (.*)", line) for line in note]
     anchors = {float(stride): np.array([list(map(float, pair.split(" x "))) for pair in pairs.split(", ")])
                for stride, pairs in re.findall(r"anchors of stride (\d+): (.*)", text)}  # fmt: skip
-    split, bins = re.search(r"channels are (\d+) x", text), re.search(r"of each (\d+) values", text)
+    split, bins = re.search(r"is (\d+) x \d+ values", text), re.search(r"of each (\d+) values", text)
     levels: dict[float, dict[str, np.ndarray]] = {}
     for letter, name, stride in re.findall(r"  (\w): (\S+) [\dx ]+, stride (\d+)", text):
         levels.setdefault(float(stride), {})[letter] = values_of(raw[name], int(split[1]) if split else 1)
@@ -168,6 +168,38 @@ def test_long_formulas_end(tmp_path: Path, step: str) -> None:
     path = saved(tmp_path / "m.onnx", f"(float[a, b, c, d] y) {{ t0 = Conv(x, w) {steps} y = Identity(t{count}) }}", w=np.ones((8, 3, 1, 1)))
     note = decoding_note(onnx.load(path), path, {}, ["t0"])
     assert any("Your program computes the rest" in line for line in note)
+
+
+@pytest.mark.parametrize("text, said", [
+    ("s = Softmax<axis=1>(a) y = Slice(s, one, two, one)", "y[0:1] = softmax(a[0:8])[1:2]"),
+    ("s = Slice(a, one, two, one) y = Mul(a, s)", "y[0:8] = a[0:8] * a[1]"),
+    ("y = Concat<axis=1>(a, ones)", "y[0:8] = a[0:8]\n    y[8:9] = 1"),
+    ("e = Erf(a) s = Sigmoid(a) y = Concat<axis=1>(s, e)", "y[0:8] = sigmoid(a[0:8])\n    y[8:16] = ...\n    ...: values for which this note has no formula"),
+    ("y = Mul(a, sides)", "y[0:8] = a[0:8] * factors\n    factors of stride 1: 1 x 2 x 3 x 4 x 5 x 6 x 7 x 8"),
+    ("p = Slice(sides, none, two, one) q = Slice(sides, two, four, one) t = Slice(a, none, two, one) u = Slice(a, two, four, one) b = Mul(t, p) c = Mul(u, q) "
+     "y = Concat<axis=1>(b, c)",
+     "y[0:2] = a[0:2] * anchors\n    y[2:4] = a[2:4] * anchors2\n    anchors of stride 1: 1 x 2\n    anchors2 of stride 1: 3 x 4"),
+    ("t = Transpose<perm=[0, 2, 3, 1]>(a) y = MatMul(t, matrix)", "y[0:1] = 1 * a[0] + -0.5 * a[2]\n    y[1:2] = 2 * a[1]"),
+])  # fmt: skip
+def test_formulas(tmp_path: Path, text: str, said: str) -> None:
+    matrix = np.zeros((8, 2), np.float32)
+    matrix[0, 0], matrix[2, 0], matrix[1, 1] = 1, -0.5, 2
+    weights = {"w": np.ones((8, 3, 1, 1)), "ones": np.ones((1, 1, 32, 32)), "matrix": matrix, "sides": np.arange(1, 9).reshape(1, 8, 1, 1)}
+    model = onnx.load(saved(tmp_path / "m.onnx", f"(float[p, q, r, s] y) {{ a = Conv(x, w) {text} }}", **weights))
+    places = {"none": [0], "one": [1], "two": [2], "four": [4]}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(np.array(value), name) for name, value in places.items())
+    assert said in "\n".join(decoding_note(model, "m.onnx", {}, ["a"]))
+
+
+def test_levels_that_differ(tmp_path: Path) -> None:
+    """Formulas that are not the same for all levels name their stride. An output of the model that stays has no letter."""
+    text = """(float[a, b, c] y, float[a, b, c, d] m) { a = Conv(x, w) b = MaxPool<kernel_shape=[2, 2], strides=[2, 2]>(x) e = Conv(b, w) f = Mul(e, half)
+        p = Flatten<axis=2>(a) q = Flatten<axis=2>(f) r = Unsqueeze(p, first) s = Unsqueeze(q, first) y = Concat<axis=2>(r, s) m = Conv(x, v) }"""
+    path = saved(tmp_path / "m.onnx", text, w=np.ones((8, 3, 1, 1)), v=np.ones((4, 3, 1, 1)), half=np.float32(0.25))
+    model = onnx.load(path)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "first"))
+    note = "\n".join(decoding_note(model, "m.onnx", {}, ["a", "e", "m"]))
+    assert "y[0:8] = {by stride 1: a[0:8]; 2: (a[0:8] * 0.25)}" in note and "m 1 x 4 x 32 x 32, as in the model" in note
 
 
 def test_errors_have_a_remedy(tmp_path: Path) -> None:

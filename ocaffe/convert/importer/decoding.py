@@ -19,9 +19,9 @@ from ocaffe.ir.tensor import Shape
 
 INFIX = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "Pow": "**"}
 FUNCTIONS = {"Sigmoid": "sigmoid", "Exp": "exp", "Relu": "relu", "Tanh": "tanh", "Abs": "abs", "Sqrt": "sqrt", "Softplus": "softplus", "Neg": "-",
-             "HardSigmoid": "hard_sigmoid"}  # fmt: skip
+             "HardSigmoid": "hard_sigmoid", "Sin": "sin", "Cos": "cos"}  # fmt: skip
 UNCHANGED = ("Identity", "Cast", "Expand")
-SHORT = 24  # numbers that a text lists
+SHORT, MANY = 24, 1 << 16  # numbers that a text lists, and those of a constant in which they are looked for
 DEEPEST, LONGEST, MOST, LARGEST = 150, 2000, 64, 1 << 22  # nodes in a row, letters of a formula, formulas of an output, pixels of all levels
 
 
@@ -42,7 +42,8 @@ class Level:
 class Values:
     """A tensor: its axis of values (None for a single value), how many there are, and the text of a range of them.
 
-    `parts` is the axis into which the values were split, for example by anchor, and `whole` the values before. `cuts` are places where the text changes.
+    `parts` is the axis into which the values were split, for example by anchor, and `whole` the values before. `soft`: they are the result of a softmax.
+    `cuts` are places where the text changes.
     """
 
     axis: int | None
@@ -52,6 +53,7 @@ class Values:
     cuts: frozenset[int] = frozenset()
     parts: int | None = None
     whole: Values | None = None
+    soft: bool = False
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Reader:
     graph: Graph
     found: dict[str, Values]
     legends: dict[str, str] = field(default_factory=dict)
+    listed: dict[tuple[str, tuple[Level, ...]], list[str]] = field(default_factory=dict)  # names of the constants that legends list
 
     def read(self) -> None:
         """Read all tensors that have a formula. Their depth is limited, because a file may have any number of nodes."""
@@ -96,7 +99,7 @@ class Reader:
         if node.op in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
             made = _reshaped(x, *shapes)
             if made.width != x.width:
-                self.legends["0"] = f"the channels are {x.width // made.width} x {made.width}: the {made.width} values of one anchor after the other"
+                self.legends[f"0 {x.text(0, x.width)}"] = f"{x.text(0, x.width)} is {x.width // made.width} x {made.width} values, one anchor after the other"
             return made
         if node.op == "Transpose":
             order = list(node.get("perm", range(len(shapes[0]))[::-1]))
@@ -104,9 +107,9 @@ class Reader:
         if node.op in ("Slice", "Split", "Gather"):
             return self._part(node, tensor, x)
         if node.op == "Softmax" and node.get("axis", -1) % len(shapes[0]) == x.axis:
-            return replace(x, text=lambda start, end: f"softmax({x.text(start, end)})")
-        if node.op in ("Conv", "MatMul", "ReduceSum"):
-            return self._mean(node, x)
+            return replace(x, text=lambda start, end: f"softmax({x.text(0, x.width)})" + (f"[{start}:{end}]" if end - start < x.width else ""), soft=True)
+        if node.op in ("Conv", "MatMul"):
+            return self._combined(node, x) if not x.soft else self._mean(node, x)
         if node.op in ("Clip", "Max", "Min"):
             return self._bounded(node, x)
         raise Unknown(node.op)
@@ -114,31 +117,50 @@ class Reader:
     def _infix(self, node: Node, tensor: str) -> Values:
         sides = [None if name in self.graph.constants else self.values(name) for name in node.inputs]
         own = [side for side in sides if side is not None]
-        x = own[0]
-        if len(own) == 2 and (own[0].width, own[0].axis) != (own[1].width, own[1].axis):
+        x = max(own, key=lambda side: side.width)
+        if any(side.width not in (1, x.width) or side.axis not in (None, x.axis) for side in own):
             raise Unknown(node.op)
         shape = self.graph.shape(tensor)
 
+        def word(side: Values | None, name: str, start: int, end: int) -> str:
+            if side is None:
+                return self._constant(name, x, shape, start, end)
+            return side.text(0, 1) if side.width == 1 else side.text(start, end)
+
         def text(start: int, end: int) -> str:
-            words = [side.text(start, end) if side else self._constant(name, x, shape, start, end) for side, name in zip(sides, node.inputs)]
+            words = [word(side, name, start, end) for side, name in zip(sides, node.inputs)]
             if len("".join(words)) > LONGEST:
                 raise Unknown(node.op)
             return f"({words[0]} {INFIX[node.op]} {words[1]})"
 
         levels = tuple(dict.fromkeys(level for side in own for level in side.levels))
-        return Values(x.axis, x.width, text, levels, frozenset().union(*(side.cuts for side in own)), x.parts, x.whole)
+        return Values(x.axis, x.width, text, levels, frozenset().union(*(side.cuts for side in own)), x.parts)
 
     def _joined(self, node: Node, axis: int) -> Values:
-        parts = [self.values(name) for name in node.inputs]
+        known = [self.found[name] for name in node.inputs if name in self.found]
+        if all(part.axis in (None, axis) for part in known):  # a part of the values may have no formula, or be a constant
+            parts = [self.found[name] if name in self.found else self._other(name, axis) for name in node.inputs]
+        else:
+            parts = [self.values(name) for name in node.inputs]
         first = parts[0]
         levels = tuple(dict.fromkeys(level for part in parts for level in part.levels))
         if any(part.axis not in (None, axis) for part in parts):  # the places of several levels
-            cuts = frozenset().union(*(part.cuts for part in parts))
-            if any((part.axis, part.width, part.text(0, part.width)) != (first.axis, first.width, first.text(0, first.width)) for part in parts[1:]):
+            if any((part.axis, part.width) != (first.axis, first.width) for part in parts[1:]):
                 raise Unknown(node.op)
-            return replace(first, levels=levels, cuts=cuts)
+            if all(level.stride for level in levels):
+                self.legends["~"] = f"The boxes of stride {', then those of '.join(f'{level.stride:g}' for level in levels)} follow each other."
+            return replace(first, text=_by_level(parts), levels=levels, cuts=frozenset().union(*(part.cuts for part in parts)), parts=None, whole=None)
         edges = [0, *itertools.accumulate(part.width for part in parts)]
         return _pieces(axis, [(edge, part, 0) for edge, part in zip(edges, parts)], edges[-1], levels)
+
+    def _other(self, name: str, axis: int) -> Values:
+        """Return the values of a constant, or of a tensor without a formula."""
+        array = self.graph.constants.get(name)
+        number = array is not None and array.size > 0 and bool((array == array.flat[0]).all())
+        word = f"{float(array.flat[0]):g}" if number and array is not None else "..."
+        if not number:
+            self.legends["z"] = "...: values for which this note has no formula"
+        return Values(axis, self.graph.shape(name)[axis], lambda start, end: word, ())
 
     def _assigned(self, node: Node) -> Values:
         x, y = self.values(node.inputs[0]), self.values(node.inputs[2])
@@ -177,13 +199,27 @@ class Reader:
         cuts = frozenset(cut - start for cut in x.cuts if start < cut < start + width)
         return Values(x.axis, width, lambda a, b: x.text(start + a, start + b), x.levels, cuts, x.parts)
 
+    def _combined(self, node: Node, x: Values) -> Values:
+        """Return the sums of a product with a small matrix, which changes the form of boxes."""
+        matrix = self.graph.constants.get(node.inputs[1])
+        if node.op != "MatMul" or matrix is None or matrix.ndim != 2 or x.axis != len(self.graph.shape(node.inputs[0])) - 1 or matrix.size > SHORT:
+            raise Unknown(node.op)
+
+        def text(start: int, end: int) -> str:
+            sums = [" + ".join(f"{value:g} * {x.text(row, row + 1)}" for row, value in enumerate(matrix[:, column]) if value) for column in range(start, end)]
+            if len("".join(sums)) > LONGEST:
+                raise Unknown(node.op)
+            return f"({sums[0]})" if len(sums) == 1 else f"[{', '.join(sums)}]"
+
+        return Values(x.axis, matrix.shape[1], text, x.levels, frozenset(range(1, matrix.shape[1])))
+
     def _mean(self, node: Node, x: Values) -> Values:
         """Return the sum of the values times 0, 1, 2 ..: the mean of a distribution over as many bins."""
         weights = next((self.graph.constants[name] for name in node.inputs[1:2] if name in self.graph.constants), None)
-        if node.op == "ReduceSum" or weights is None or x.parts is None or x.whole is None or not is_count(weights, x.width):
+        if not x.soft or weights is None or x.parts is None or x.whole is None or not is_count(weights, x.width):
             raise Unknown(node.op)
         whole, bins = x.whole, x.width
-        self.legends.pop("0", None)  # the channels are bins
+        self.legends.pop(f"0 {whole.text(0, whole.width)}", None)  # they are bins, not anchors
         self.legends["mean"] = f"softmax and mean are of each {bins} values; mean(p) is 0 p[0] + 1 p[1] + .. + {bins - 1} p[{bins - 1}]"
         return Values(x.parts, whole.width // bins, lambda start, end: f"mean(softmax({whole.text(start * bins, end * bins)}))", x.levels)
 
@@ -204,9 +240,9 @@ class Reader:
             array = np.moveaxis(array, x.axis, -1)
         else:
             array = array[..., None]
-        return self._word(array, x.levels) or f"constant '{name}' ({shape_text(array.shape)})"
+        return self._word(f"{name} {start}:{end}", array, x.levels) or f"constant '{name}' ({shape_text(array.shape)})"
 
-    def _word(self, array: np.ndarray, levels: Sequence[Level]) -> str:
+    def _word(self, name: str, array: np.ndarray, levels: tuple[Level, ...]) -> str:
         if not levels or any(not level.stride for level in levels) or sum(level.height * level.width for level in levels) > LARGEST:
             return f"{array.flat[0]:g}" if (array == array.flat[0]).all() else ""
         places = np.concatenate([np.stack(np.meshgrid(np.arange(level.width), np.arange(level.height)), -1).reshape(-1, 2) for level in levels])
@@ -224,13 +260,22 @@ class Reader:
                         self.legends[word] = f"{word}: {'column and row' if word == 'grid' else word} of the pixel in its map, from 0"
                         shift = round(float(rest.mean()), 4)
                         return form.format(f"({word} {'+' if shift > 0 else '-'} {abs(shift):g})" if shift else word)
-        small = np.unique(array.reshape(-1, array.shape[-1]), axis=0)
-        if array.shape[-1] == 2 and small.size <= SHORT:
-            order = np.sort(np.unique(array.reshape(-1, 2), axis=0, return_index=True)[1])
-            pairs = ", ".join(f"{a:g} x {b:g}" for a, b in array.reshape(-1, 2)[order])
-            self.legends[f"anchors {levels[0].stride:06}"] = f"anchors{_of(levels)}: {pairs}"
-            return "anchors"
-        return ""
+        return self._listed(name, array, levels)
+
+    def _listed(self, name: str, array: np.ndarray, levels: tuple[Level, ...]) -> str:
+        """Return the word for a few numbers, such as anchors. They are in the legend."""
+        if array.size > MANY:
+            return ""
+        rows = array.reshape(-1, array.shape[-1])
+        order = np.sort(np.unique(rows, axis=0, return_index=True)[1])
+        if order.size * rows.shape[1] > SHORT:
+            return ""
+        kind = "anchors" if rows.shape[1] == 2 else "factors"
+        names = self.listed.setdefault((kind, levels), [])
+        names += [] if name in names else [name]
+        word = kind if names[0] == name else f"{kind}{names.index(name) + 1}"
+        self.legends[f"{word} {levels[0].stride:06}"] = f"{word}{_of(levels)}: {', '.join(' x '.join(f'{value:g}' for value in row) for row in rows[order])}"
+        return word
 
 
 def _of(levels: Sequence[Level]) -> str:
@@ -279,6 +324,19 @@ def _pieces(axis: int | None, pieces: Sequence[tuple[int, Values, int]], width: 
     return Values(axis, width, text, levels, frozenset(cut for cut in cuts if 0 < cut < width))
 
 
+def _by_level(parts: Sequence[Values]) -> Callable[[int, int], str]:
+    """Return the text of values of several levels: that of one if all are equal, else those of all."""
+
+    def text(start: int, end: int) -> str:
+        texts = [part.text(start, end) for part in parts]
+        if len("".join(texts)) > LONGEST:
+            raise Unknown("Concat")
+        each = (f"{part.levels[0].stride:g}: {text}" if part.levels else text for part, text in zip(parts, texts))
+        return texts[0] if len(set(texts)) == 1 else f"{{by stride {'; '.join(each)}}}"
+
+    return text
+
+
 def _reshaped(x: Values, shape: Shape, wanted: Shape) -> Values:
     """Follow the axis of values by its distance in memory. If it is split, the last factor has the values, and the one before is the axis of parts."""
     if x.axis is None:
@@ -290,7 +348,7 @@ def _reshaped(x: Values, shape: Shape, wanted: Shape) -> Values:
         exact = [axis for axis in found if wanted[axis] == size]
         if not found:
             raise Unknown("Reshape")
-        return (exact or [max(found, key=lambda axis: wanted[axis])])[0]
+        return x.axis if x.axis in exact else exact[-1] if exact else max(found, key=lambda axis: wanted[axis])
 
     distance = math.prod(shape[x.axis + 1 :])
     axis = axis_of(distance, x.width)
@@ -298,14 +356,15 @@ def _reshaped(x: Values, shape: Shape, wanted: Shape) -> Values:
     if width != x.width:
         if x.cuts:
             raise Unknown("Reshape")
-        return replace(x, axis=axis, width=width, parts=axis_of(distance * width, x.width // width), whole=x)
-    parts = x.parts
-    if parts is not None:
-        try:
-            parts = axis_of(math.prod(shape[parts + 1 :]), shape[parts])
-        except Unknown:
-            parts = None
+        return replace(x, axis=axis, width=width, parts=_or_none(axis_of, distance * width, x.width // width), whole=x)
+    parts = None if x.parts is None else _or_none(axis_of, math.prod(shape[x.parts + 1 :]), shape[x.parts])
     return replace(x, axis=axis, parts=parts)
+
+
+def _or_none(axis_of: Callable[[int, int], int], distance: int, size: int) -> int | None:
+    with contextlib.suppress(Unknown):
+        return axis_of(distance, size)
+    return None
 
 
 def formulas(graph: Graph, given: dict[str, Values], outputs: Sequence[str]) -> tuple[list[str], list[str]]:
