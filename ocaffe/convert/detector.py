@@ -16,6 +16,7 @@ from ocaffe.ir.tensor import Shape
 CONVOLUTIONS = ("Conv", "ConvTranspose")
 OTHERS = ("Gemm", "LSTM", "GRU", "RNN", "Einsum", "GlobalAveragePool", "GlobalMaxPool")  # between the last convolutions and the outputs of other nets
 SHAPES = ("Shape", "Size")  # what they read has no influence on values
+MOST_CHANNELWISE = 4
 CHANNELWISE = ("Add", "Mul", "BatchNormalization")  # after a convolution, with a number for each channel: YOLOv7
 POINTWISE = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "HardSwish", "Clip", "Softplus", "Mul", "Identity")  # what may follow a map that is whole
 
@@ -65,7 +66,9 @@ def _last(tensor: str, producers: Mapping[str, Any], constants: Mapping[str, Any
 
 def _ends(node: Any, producers: Mapping[str, Any], constants: Mapping[str, Any]) -> bool:
     """Whether a node is a convolution that is not the mean over bins, or one with operators for each channel behind it."""
-    while node.op_type in CHANNELWISE:
+    for _ in range(MOST_CHANNELWISE):
+        if node.op_type not in CHANNELWISE:
+            break
         known = [name in constants and _of_channels(constants[name]) for name in node.input[:2]]
         if node.op_type != "BatchNormalization" and sum(known) != 1:
             return False

@@ -5,7 +5,8 @@ run these models.
 """
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import onnx
@@ -101,12 +102,12 @@ def dynamic(model: onnx.ModelProto) -> bool:
     return any(node.op_type in DYNAMIC for node, _ in _nodes(model.graph, {}))
 
 
-def _nodes(graph: onnx.GraphProto, outer: Mapping[str, Any]) -> Iterator[tuple[onnx.NodeProto, Mapping[str, Any]]]:
+def _nodes(graph: onnx.GraphProto, outer: MutableMapping[str, Any]) -> Iterator[tuple[onnx.NodeProto, Mapping[str, Any]]]:
     """Yield the nodes of a graph and of those inside, with the constants that they can read: the value of a single number, else None."""
-    constants = dict(outer) | {tensor.name: _number(tensor) for tensor in graph.initializer}
+    constants = ChainMap({tensor.name: _number(tensor) for tensor in graph.initializer}, outer)
     for node in graph.node:
-        if node.op_type == "Constant":
-            constants |= {node.output[0]: next((_number(item.t) for item in node.attribute if item.name == "value"), None)}
+        if node.op_type == "Constant" and node.output:
+            constants[node.output[0]] = next((_number(item.t) for item in node.attribute if item.name == "value"), None)
         yield node, constants
         for inner in subgraphs(node):
             yield from _nodes(inner, constants)

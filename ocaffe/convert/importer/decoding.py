@@ -157,7 +157,7 @@ class Reader:
         """Return the values of a constant, or of a tensor without a formula."""
         array = self.graph.constants.get(name)
         number = array is not None and array.size > 0 and bool((array == array.flat[0]).all())
-        word = f"{float(array.flat[0]):g}" if number and array is not None else "..."
+        word = f"{float(array.flat[0]):.8g}" if number and array is not None else "..."
         if not number:
             self.legends["z"] = "...: values for which this note has no formula"
         return Values(axis, self.graph.shape(name)[axis], lambda start, end: word, ())
@@ -206,7 +206,7 @@ class Reader:
             raise Unknown(node.op)
 
         def text(start: int, end: int) -> str:
-            sums = [" + ".join(f"{value:g} * {x.text(row, row + 1)}" for row, value in enumerate(matrix[:, column]) if value) for column in range(start, end)]
+            sums = [" + ".join(f"{value:.8g} * {x.text(row, row + 1)}" for row, value in enumerate(matrix[:, column]) if value) for column in range(start, end)]
             if len("".join(sums)) > LONGEST:
                 raise Unknown(node.op)
             return f"({sums[0]})" if len(sums) == 1 else f"[{', '.join(sums)}]"
@@ -228,7 +228,7 @@ class Reader:
             np.asarray(node.get(name)) if name in node.attributes else self.graph.constants.get(node.input(at)) for at, name in ((1, "min"), (2, "max"))]
         if any(limit is not None and limit.size != 1 for limit in limits):
             raise Unknown(node.op)
-        words = ", ".join("" if limit is None else f"{float(limit.reshape(())):g}" for limit in limits)
+        words = ", ".join("" if limit is None else f"{float(limit.reshape(())):.8g}" for limit in limits)
         return replace(x, text=lambda start, end: f"{node.op.lower()}({x.text(start, end)}, {words})", whole=None)
 
     def _constant(self, name: str, x: Values, shape: Shape, start: int, end: int) -> str:
@@ -244,11 +244,11 @@ class Reader:
 
     def _word(self, name: str, array: np.ndarray, levels: tuple[Level, ...]) -> str:
         if not levels or any(not level.stride for level in levels) or sum(level.height * level.width for level in levels) > LARGEST:
-            return f"{array.flat[0]:g}" if (array == array.flat[0]).all() else ""
+            return f"{array.flat[0]:.8g}" if (array == array.flat[0]).all() else ""
         places = np.concatenate([np.stack(np.meshgrid(np.arange(level.width), np.arange(level.height)), -1).reshape(-1, 2) for level in levels])
         strides = np.concatenate([np.full(level.height * level.width, level.stride) for level in levels])
         if (array == array.flat[0]).all():
-            return "stride" if len(levels) == 1 and array.flat[0] == strides[0] else f"{array.flat[0]:g}"
+            return "stride" if len(levels) == 1 and array.flat[0] == strides[0] else f"{array.flat[0]:.8g}"
         flat = _flat(array, len(places), [(level.height, level.width) for level in levels])
         if flat is not None:
             if (flat == strides[:, None]).all():
@@ -259,7 +259,7 @@ class Reader:
                     if rest is not None and np.ptp(rest) < 1e-4:
                         self.legends[word] = f"{word}: {'column and row' if word == 'grid' else word} of the pixel in its map, from 0"
                         shift = round(float(rest.mean()), 4)
-                        return form.format(f"({word} {'+' if shift > 0 else '-'} {abs(shift):g})" if shift else word)
+                        return form.format(f"({word} {'+' if shift > 0 else '-'} {abs(shift):.8g})" if shift else word)
         return self._listed(name, array, levels)
 
     def _listed(self, name: str, array: np.ndarray, levels: tuple[Level, ...]) -> str:
@@ -274,7 +274,7 @@ class Reader:
         names = self.listed.setdefault((kind, levels), [])
         names += [] if name in names else [name]
         word = kind if names[0] == name else f"{kind}{names.index(name) + 1}"
-        self.legends[f"{word} {levels[0].stride:06}"] = f"{word}{_of(levels)}: {', '.join(' x '.join(f'{value:g}' for value in row) for row in rows[order])}"
+        self.legends[f"{word} {levels[0].stride:06}"] = f"{word}{_of(levels)}: {', '.join(' x '.join(f'{value:.8g}' for value in row) for row in rows[order])}"
         return word
 
 
