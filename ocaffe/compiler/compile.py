@@ -30,7 +30,7 @@ from ocaffe.passes.verify import InvalidSchedule
 from ocaffe.support.switches import Switches
 
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
-BUDGET_SHARES = (1.0, 0.97, 0.94, 0.91, 0.88)  # shares of the recycled memory's limit that recompute aims at: a plan may slightly exceed its bound
+AIMS, AIM_SHARE = 4, 0.995  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
@@ -232,12 +232,13 @@ class _Compilation:
 
     def within(self, budget: int, fit: Fit, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
         """Yield plans that aim at `budget` bytes, up to the first one within it, or one whose aim no choice reaches."""
-        for share in BUDGET_SHARES:
-            fit.limit = int(share * budget)
+        fit.limit = budget
+        for _ in range(AIMS):
             found = self.compiled(fit, microbatch)
             yield found
             if found.plan.total <= budget or not fit.keeps_limit:
                 return
+            fit.limit = int(fit.limit * AIM_SHARE * budget / found.plan.total)
 
     def compiled(self, fit: Fit | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
         options, switches = self.options, self.switches

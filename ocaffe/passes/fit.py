@@ -80,7 +80,7 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
     search = _Search(estimate, limit, rates)
     if start is not None and (found := estimate.found(start.dropped, start.stored, start.kept)) is not None:
         near = search.nearest(search.reduced(replace(start, found=found)))
-        return near if quick or near.found.peak > limit else search.searched(search.improved(near))
+        return near if quick or near.found.peak > limit else search.improved(near)
     starts = [search.begun(set(), set()), *([search.begun(set(), set(), copies=False)] if estimate.gaps else [])]
     if all(start is None or start.found.peak > limit for start in starts):
         starts += [search.begun(estimate.numbers(plan.dropped), estimate.numbers(plan.kept)) for plan in segmentations(schedule)]
@@ -228,6 +228,8 @@ class _Search:
                     ways.append((best.dropped - {root}, best.stored | {root}))
                 if root in best.stored and estimate.chain(root, best.dropped, best.kept) is not None:
                     ways.append((best.dropped | {root}, best.stored - {root}))
+                if root in best.dropped and not self.fits(root, best):
+                    ways = ways[1:]
                 for dropped, stored in ways:
                     if (left := left - estimate.steps) < 0:
                         return best
@@ -236,6 +238,11 @@ class _Search:
                         best, changed = Choice(dropped, stored, best.kept, found), True
                         break
         return best
+
+    def fits(self, root: int, choice: Choice) -> bool:
+        """Whether the limit leaves room for a value between forward and its first use in backward, beside all others."""
+        begin, end = self.estimate.forward_last.get(root, 0) + 1, self.estimate.first_use[root]
+        return int(choice.found.live[begin:end].max(initial=0)) + int(self.estimate.size[root]) <= self.limit
 
     def searched(self, best: Choice) -> Choice:
         """Take back some neighbouring choices, drop or move others instead, and keep what is faster. The seed is fixed, so that a plan is always the same."""

@@ -109,27 +109,33 @@ def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rate
     for copy in copies:
         begins[copy.last].append(copy)
         ends[copy.next].append(copy)
+    start = [0.0, *itertools.accumulate(seconds)]
     flying: deque[tuple[Copy, float]] = deque()
-    now = free = 0.0
+    free = waited = 0.0
     size = 0  # of the values on their way
-    for step, spent in enumerate(seconds):
+    steps = iter(sorted(begins))
+    step = next(steps, len(seconds))
+    while step < len(seconds):  # those at which a copy begins or is in progress
+        now = start[step] + waited
         while flying:
             copy, done = flying[0]
             if done > now and live[step] + size <= limit and copy.next > step + 1:
                 break
+            waited += max(0.0, done - now)
             now = max(now, done)
             copy.stored = step
             size -= copy.size
             flying.popleft()
         live[step] += size
-        now += spent
         for copy in begins.get(step, ()):
-            free = max(free, now) + copy_seconds(copy.nbytes, rates.to_host)
+            free = max(free, start[step + 1] + waited) + copy_seconds(copy.nbytes, rates.to_host)
             flying.append((copy, free))
             size += copy.size
-    start = [0.0, *itertools.accumulate(seconds)]
+        step = step + 1 if flying else next((later for later in steps if later > step), len(seconds))
     free, size = start[-1], 0
-    for step in range(len(seconds) - 1, -1, -1):
+    steps = iter(sorted(ends, reverse=True))
+    step = next(steps, -1)
+    while step >= 0:
         while flying:
             copy, begin = flying[0]
             if begin < start[step + 1] and live[step] + size <= limit and copy.stored <= step:
@@ -143,6 +149,7 @@ def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rate
             free = min(free, start[step]) - copy_seconds(copy.nbytes, rates.from_host)
             flying.append((copy, free))
             size += copy.size
+        step = step - 1 if flying else next((earlier for earlier in steps if earlier < step), -1)
 
 
 def waits_for(copies: list[Copy], seconds: list[float], rates: Rates) -> float:
