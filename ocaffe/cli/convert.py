@@ -399,7 +399,8 @@ def _compared(made: Any, options: argparse.Namespace) -> str:
     device = select_device(options.device or None, options.gpu or None, math=options.math)
     try:
         feeds = inputs_from(options.verify, made.graph) if options.verify else random_inputs(made.graph, pixels=dict.fromkeys(made.how, 256))
-        return str(verify(made, [feeds], device, options.tolerance))
+        with heartbeat("comparing") as tell:
+            return str(verify(made, [feeds], device, options.tolerance, tell))
     finally:
         device.close()
 

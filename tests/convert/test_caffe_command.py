@@ -135,6 +135,18 @@ def test_cut_and_batch() -> None:
     assert [layer.name for layer in net.layer] == ["data", "conv", "bn", "bn_scale", "relu"] and net.layer[0].input_param.shape[0].dim == [3, 3, 9, 9]
 
 
+def test_raw_detection(capsys: pytest.CaptureFixture[str]) -> None:
+    """SSD without its DetectionOutput, which few chips have."""
+    net = str(ROOT / "zoo/ssd_shapes/deploy.prototxt")
+    message = upgrade_net(read_net(net))
+    write_weights("net.caffemodel", message, {layer.name: layer.blobs for layer in random_weights(message).layers})
+    assert convert("--fold", "--raw-detection", files=(net, "net.caffemodel", "out.prototxt", "out.caffemodel"), shape="") == 0
+    layers = read_net("out.prototxt").layer
+    ends = [top for layer in layers for top in layer.top if not any(top in other.bottom for other in layers)]
+    assert sorted(ends) == sorted(next(layer for layer in message.layer if layer.type == "DetectionOutput").bottom) and "folded" in capsys.readouterr().out
+    assert not {"DetectionOutput", "BatchNorm", "Scale"}.intersection(layer.type for layer in layers)
+
+
 def test_files_of_others_stay(capsys: pytest.CaptureFixture[str]) -> None:
     made(NVIDIA)
     assert convert() == 0 and convert() == 0

@@ -148,3 +148,8 @@ def test_computed_knows_the_meaning_of_fields() -> None:
     made = net(HEAD + layer("conv", "Convolution", "data", "conv", "convolution_param { num_output: 6 group: 3 kernel_h: 3 kernel_w: 1 pad_h: 1 }"), "conv")
     found: Any = made.computed(made.layers[1])
     assert found.window.kernel == (3, 1) and found.geometry.group == 3
+
+
+def test_setting_of_the_net_comes_to_the_layers() -> None:
+    made = net("bn_stats_batch_size: 2\n" + CHAIN, "conv")
+    assert made.layers[2].batch_norm_param.stats_batch_size == 2 and not made.message().bn_stats_batch_size

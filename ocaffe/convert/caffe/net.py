@@ -272,6 +272,8 @@ def net_of(message: Any, arrays: Mapping[str, Sequence[np.ndarray]], outputs: Se
         layer.CopyFrom(source)
         for part in ("blobs", "include", "exclude"):
             layer.ClearField(part)
+        if layer.type == "BatchNorm" and message.bn_stats_batch_size:  # Intel's field of the net sets that of each layer
+            layer.batch_norm_param.stats_batch_size = message.bn_stats_batch_size
         layer.name = _fresh(source.name or source.type.lower(), names)
         names.add(layer.name)
         layers.append(layer)

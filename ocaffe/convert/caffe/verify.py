@@ -17,6 +17,7 @@ from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.caffe.rewrite import Rewritten
 from ocaffe.convert.cost import check_cost
 from ocaffe.convert.pieces import PREFIX, SAMPLES, SINGLE, Piece, change, rounding, sample
+from ocaffe.convert.reference import Tell
 from ocaffe.convert.verify import CHOOSING, NOT_EQUAL, TOLERANCE, Feeds, difference
 from ocaffe.errors import Error
 from ocaffe.layers.base import layer_type
@@ -50,25 +51,28 @@ def check_rewriting(made: Rewritten, place: str) -> None:
     check_cost(made, place, firsts, 0, "source")
 
 
-def verify(made: Rewritten, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None) -> Verified:
+def verify(made: Rewritten, runs: Sequence[Feeds], device: Any = None, tolerance: float | None = None, tell: Tell = lambda text: None) -> Verified:
     """Compare every value of the rewritten net with the source's, for every set of feeds, which have the names of the inputs' blobs.
 
-    `tolerance` (a share of a value's largest magnitude) replaces the bound of the rounding errors. Raises Error that names the first value that differs,
-    with the line of its layer.
+    `tolerance` (a share of a value's largest magnitude) replaces the bound of the rounding errors. `tell` is called with a text at each step. Raises
+    Error that names the first value that differs, with the line of its layer.
     """
     worst, share = dict.fromkeys(made.net.outputs, 0.0), 0.0
     cuts = [top for layer in made.net.layers if layer.bottom for top in layer.top if top in made.source.shapes]
     names = made.net.names()
     for feeds in runs:
+        tell("the source")
         with _running(made.source, made.source.message(in_place=False), device) as net:
             given = {value: _prepared(made, name, feeds[name]) for value, name in _inputs(made.source).items()}
             expected = _run(net, given, [*given, *dict.fromkeys([*cuts, *made.net.outputs])])
+        tell("the new net")
         with _running(made.net, made.net.message(), device) as net:
             found = _run(net, {names[value]: feeds[name] for value, name in _inputs(made.net).items()}, [names[value] for value in made.net.outputs])
         for value in made.net.outputs:
             worst[value] = max(worst[value], difference(found[names[value]], expected[value]))
         there = [value for value in cuts if 0 not in expected[value].shape]  # no input can be empty, as regions may be
         read = {value: feeds[name] for value, name in _inputs(made.net).items()} | {value: expected[value] for value in there}
+        tell(f"{len(there)} values, each alone")
         share = max(share, _check(made, device, there, read, expected, tolerance))
     return Verified(worst, share, len(cuts))
 
