@@ -262,8 +262,9 @@ def fitting(graph: Graph, weights: Weights) -> Iterator[tuple[Parameter, np.ndar
                 continue
             values = fit(blob, node_shape(parameter, node.name))
             if values is None:
+                shapes = shape_text(blob.shape), shape_text(node_shape(parameter, node.name))
                 raise Error(
-                    f"{'weight' if index == 0 else 'blob'} {index} is {shape_text(blob.shape)} in the file, {shape_text(parameter.shape)} in the net",
+                    f"{'weight' if index == 0 else 'blob'} {index} is {shapes[0]} in the file, {shapes[1]} in the net",
                     fix=f"rename the layer (for example '{node.name}_new') to train it from its filler, or make the shapes equal", **where,
                 )  # fmt: skip
             yield parameter, values

@@ -237,6 +237,17 @@ def test_shared_weights_are_folded_alike_or_not(text: str, norms: int, device: A
     assert all(np.array_equal(one, two) for one, two in zip(found["a"], found["b"]))
 
 
+def test_weights_of_other_shapes_stay_shared(device: Any) -> None:
+    """share_mode: PERMISSIVE gives layers one blob in two shapes."""
+    text = HEAD + layer("a", "InnerProduct", "data", "a", 'inner_product_param { num_output: 4 bias_term: false } param { name: "w" lr_mult: 2 }')
+    text += layer("b", "Convolution", "data", "b", '''convolution_param { num_output: 4 kernel_size: 4 bias_term: false }
+                  param { name: "w" share_mode: PERMISSIVE lr_mult: 2 }''')
+    message = parse(text, proto.NetParameter)
+    made = rewrite(message, None, Options(fold=True, fillers=True))
+    check(made, device)
+    assert [[str(spec).split() for spec in each.param] for each in made.net.layers[1:]] == [[["name:", '"w"']], [["name:", '"w"', "share_mode:", "PERMISSIVE"]]]
+
+
 def test_value_with_another_reader_keeps_its_numbers(device: Any) -> None:
     conv = layer("conv", "Convolution", "data", "conv", f"convolution_param {{ {POINT} }}") + layer("bn", "BatchNorm", "conv", "bn")
     made = of(HEAD + conv + layer("sum", "Eltwise", "conv bn", "sum"), fold=True)

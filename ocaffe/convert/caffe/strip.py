@@ -10,6 +10,7 @@ from ocaffe.formats.fork_fields import IGNORED, key_of
 from ocaffe.proto import is_repeated
 
 OF_TRAINING = ("loss_weight", "propagate_down")  # of each layer
+RATES = ("lr_mult", "decay_mult")  # of each param
 FILLERS = ("weight_filler", "bias_filler", "filler", "scale_filler", "shift_filler", "slope_filler")  # of the blobs in the weights
 CONSTANT = ("DummyData", "Parameter")  # types whose values may come from fillers
 
@@ -21,12 +22,11 @@ def strip(net: Net) -> int:
         before = layer.ByteSize()
         for name in OF_TRAINING:
             layer.ClearField(name)
-        named = [spec.name for spec in layer.param]
-        while named and not named[-1]:
-            named.pop()
-        del layer.param[:]
-        for name in named:
-            layer.param.add(**({"name": name} if name else {}))
+        for spec in layer.param:
+            for name in RATES:
+                spec.ClearField(name)
+        while layer.param and not layer.param[-1].name:
+            del layer.param[-1]
         if layer.type not in CONSTANT:
             _clear(layer)
         count += layer.ByteSize() != before
