@@ -1,14 +1,13 @@
 """The raw head of an ONNX detector: its last convolutions, and a note with the formulas that a program needs behind them."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from onnx import numpy_helper
-
 from ocaffe.convert.importer.decoding import Level, Unknown, Values, formulas, is_count
 from ocaffe.convert.importer.fold import fold
-from ocaffe.convert.importer.graph import Graph, graph_of
+from ocaffe.convert.importer.graph import Graph, array_of, graph_of
 from ocaffe.convert.importer.read import opset_of
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
@@ -143,7 +142,9 @@ def _counts(node: Any, constants: Mapping[str, Any]) -> bool:
     """Whether a node computes the mean over bins: its weights are 0, 1, 2 .."""
     weights = constants.get(node.input[1]) if len(node.input) > 1 else None
     sizes = [] if weights is None else [size for size in weights.dims if size > 1]
-    return weights is not None and len(sizes) == 1 and is_count(numpy_helper.to_array(weights), sizes[0])
+    with contextlib.suppress(Error):  # the import names a damaged tensor
+        return weights is not None and len(sizes) == 1 and is_count(array_of(weights, ""), sizes[0])
+    return False
 
 
 def _given(graph: Graph, outputs: Sequence[str]) -> list[tuple[tuple[str, Values], str]]:
@@ -153,6 +154,8 @@ def _given(graph: Graph, outputs: Sequence[str]) -> list[tuple[tuple[str, Values
     found = []
     for name in outputs:
         shape = graph.shape(name)
+        if len(shape) < 2:
+            raise Unknown(name)
         level = _level(shape, image)
         letter = next(counts.setdefault(level, iter("abcdefghijklmnopqrstuvwxyz")), "z")
         axis = 1 if len(shape) in (3, 4) else len(shape) - 1

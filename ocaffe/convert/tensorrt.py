@@ -5,14 +5,17 @@ run these models.
 """
 from __future__ import annotations
 
+import contextlib
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 
+from ocaffe.convert.importer.graph import array_of
 from ocaffe.convert.pieces import kinds_of, subgraphs
+from ocaffe.errors import Error
 
 VERSION = "TensorRT 10.1"
 OPSETS = (9, 20)
@@ -114,8 +117,11 @@ def _nodes(graph: onnx.GraphProto, outer: MutableMapping[str, Any]) -> Iterator[
 
 
 def _number(tensor: onnx.TensorProto) -> Any:
-    single = list(tensor.dims) in ([], [1]) and tensor.data_location != TensorProto.EXTERNAL
-    return numpy_helper.to_array(tensor) if single else None
+    if list(tensor.dims) not in ([], [1]) or tensor.data_location == TensorProto.EXTERNAL:
+        return None
+    with contextlib.suppress(Error):  # of damaged data
+        return array_of(tensor, "")
+    return None
 
 
 def _reason(node: onnx.NodeProto, kinds: Mapping[str, int], constants: Mapping[str, Any]) -> str:

@@ -202,6 +202,15 @@ def test_levels_that_differ(tmp_path: Path) -> None:
     assert "y[0:8] = {by stride 1: a[0:8]; 2: (a[0:8] * 0.25)}" in note and "m 1 x 4 x 32 x 32, as in the model" in note
 
 
+def test_numbers_and_damaged_weights(tmp_path: Path) -> None:
+    """A cut at a single number has no formula. The import names the damaged tensor, not the search for the head."""
+    text = "(float[1, 8, 32, 32] y) { a = Conv(x, w) m = ReduceMax<axes=[0, 1, 2, 3], keepdims=0>(a) y = Mul(a, m) }"
+    model = onnx.load(saved(tmp_path / "m.onnx", text, w=np.ones((8, 3, 1, 1))))
+    assert any("Your program computes the rest" in line for line in decoding_note(model, "m.onnx", {}, ["a", "m"]))
+    model.graph.initializer[0].raw_data = b"1"
+    assert raw_outputs(model, "m.onnx") == ["a"]
+
+
 def test_errors_have_a_remedy(tmp_path: Path) -> None:
     path = saved(tmp_path / "m.onnx", "(float[1, 3, 32, 32] y) { y = Relu(x) }")
     with pytest.raises(Error, match="--cut-at names the tensors"):

@@ -72,6 +72,13 @@ def test_recurrent_layers_and_opsets() -> None:
     assert unlisted(model) == ["opset 21: it takes 9 to 20 (--opset 17)", "LSTM: layout must be 0 (2, first 'y')"]
 
 
+def test_a_damaged_constant_is_of_no_interest() -> None:
+    model = parsed("f = Flatten(x) v, i = TopK(f, k) y = Identity(x)", k=np.array([9000]))
+    assert unlisted(model)
+    model.graph.initializer[0].raw_data = b"1"
+    assert unlisted(model) == []
+
+
 def test_restrictions_are_of_listed_operators() -> None:
     assert set(RESTRICTIONS) <= set(TYPES) and len(TYPES) == 150
 
