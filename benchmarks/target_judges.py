@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +26,15 @@ def difference(base: str, outputs: dict[str, Any]) -> float:
         )  # fmt: skip
 
 
-def tpu_mlir(base: str) -> dict[str, Any]:
-    """Compute the net in tpu-mlir's Caffe, then convert it to Top operators. It runs in a process of its own, because a fatal error of Caffe ends it."""
+def apart(judge: Callable[[str], dict[str, Any]], base: str) -> dict[str, Any]:
+    """Judge in a process of its own, because a fatal error of a compiler ends it."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        row: dict[str, Any] = {}
         try:
-            from transform.CaffeConverter import CaffeConverter
-
-            with tempfile.TemporaryDirectory() as folder:
-                os.chdir(folder)
-                made = CaffeConverter("net", f"{base}.prototxt", f"{base}.caffemodel", [], [], {})
-                if Path(f"{base}.in.npz").exists():
-                    with np.load(f"{base}.in.npz") as given:
-                        for name in given.files:
-                            made.net.blobs[name].reshape(*given[name].shape)
-                            made.net.blobs[name].data[...] = given[name]
-                    row["real"] = difference(base, {name: np.array(values) for name, values in made.net.forward().items()})
-                made.generate_mlir("net.mlir")
-                os.chdir("/")
-            row["loaded"] = ""
+            row = judge(base)
         except BaseException as problem:
-            row["loaded"] = f"{type(problem).__name__}: {str(problem)[:200]}"
+            row = {"loaded": f"{type(problem).__name__}: {str(problem)[:200]}"}
         os.write(write, json.dumps(row).encode())
         os._exit(0)
     os.close(write)
@@ -55,6 +42,29 @@ def tpu_mlir(base: str) -> dict[str, Any]:
         text = stream.read()
     status = os.waitpid(child, 0)[1]
     return json.loads(text) if text else {"loaded": f"the process ended with status {status}"}
+
+
+def tpu_mlir(base: str) -> dict[str, Any]:
+    """Compute the net in tpu-mlir's Caffe, then convert it to Top operators."""
+    from transform.CaffeConverter import CaffeConverter
+
+    row: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        made = CaffeConverter("net", f"{base}.prototxt", f"{base}.caffemodel", [], [], {})
+        if Path(f"{base}.in.npz").exists():
+            with np.load(f"{base}.in.npz") as given:
+                for name in given.files:
+                    made.net.blobs[name].reshape(*given[name].shape)
+                    made.net.blobs[name].data[...] = given[name]
+            row["real"] = difference(base, {name: np.array(values) for name, values in made.net.forward().items()})
+        try:
+            made.generate_mlir("net.mlir")
+            row["loaded"] = ""
+        except Exception as problem:
+            row["loaded"] = f"{type(problem).__name__}: {str(problem)[:200]}"
+        os.chdir("/")
+    return row
 
 
 def rknn(base: str) -> dict[str, Any]:
@@ -94,7 +104,7 @@ def main() -> None:
         os.environ |= {"TPUC_ROOT": str(root), "GLOG_minloglevel": "2", "PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
         sys.path.insert(0, str(root / "python"))
     for base in bases:
-        row = {"tpu-mlir": tpu_mlir, "rknn": rknn}[kind](str(Path(base).resolve()))
+        row = apart({"tpu-mlir": tpu_mlir, "rknn": rknn}[kind], str(Path(base).resolve()))
         print("\nRESULT " + json.dumps({"net": Path(base).name, **row}), flush=True)
 
 

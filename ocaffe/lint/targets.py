@@ -28,6 +28,8 @@ def check_target(job: Job, table: Table) -> Iterator[Finding]:
             node = nodes.get(layer.name)
             bottoms, tops = ([blob.shape for blob in blobs] for blobs in ((node.bottoms, node.tops) if node else ((), ())))
             for fault in table.faults(layer, bottoms, tops):
+                if not fault.claimed:
+                    continue
                 yield view.finding(RULE, layer, fault.fact, _remedy(view, node, fault, table), fault.path)
 
 

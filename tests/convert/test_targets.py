@@ -20,7 +20,7 @@ from ocaffe.formats.text import parse, write_text
 from ocaffe.formats.weights import write_weights
 from ocaffe.graph.build import build
 
-pytestmark = [pytest.mark.quick, pytest.mark.unoptimised]
+pytestmark = pytest.mark.unoptimised
 
 IMAGE = (2, 6, 7, 8)
 Shapes = tuple[tuple[int, ...], ...]
@@ -164,6 +164,9 @@ NETS: dict[str, tuple[str, Shapes]] = {
     "factors": (layer("Eltwise", "eltwise_param { coeff: 1 coeff: -2 coeff: 0.5 }", "x0 x1 x2"), (IMAGE,) * 3),
     "scale of pixels": (layer("Scale", "scale_param { axis: 2 num_axes: 2 bias_term: true }"), (IMAGE,)),
     "scale by a value": (layer("Scale", "scale_param { axis: 0 }", "x0 x1"), (IMAGE, IMAGE[:2])),
+    "large windows": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 11 stride: 4 pad: 2 group: 3 }"), ((2, 6, 24, 25),)),
+    "patches": (layer("Convolution", "convolution_param { num_output: 5 kernel_size: 16 stride: 16 }"), ((2, 3, 32, 48),)),
+    "softmax of channels": (layer("Softmax", "softmax_param { axis: 1 }"), (IMAGE,)),
     "windows of two sizes": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 1 kernel_size: 5 pad: 0 pad: 2 }"), (IMAGE,)),
     "output that is read": (layer("HardSwish", tops="y") + layer("Split", "", "y", "z w", "split") + layer("ReLU6", "", "w", "v", "v"), (IMAGE,)),
 }  # fmt: skip
@@ -186,6 +189,7 @@ def test_other_targets_give_the_same_numbers_or_refuse(tmp_path: Path, device: A
         assert problem.layer and read_table(target).title in problem.fact and problem.fix
 
 
+@pytest.mark.quick
 def test_permutes_that_cancel_leave_nothing() -> None:
     text, shapes = NETS["channels last"]
     message = source(text, *shapes)
@@ -205,6 +209,7 @@ def test_pads_become_part_of_convolutions(tmp_path: Path, device: Any, begin: tu
     assert [each.type for each in made.net.layers] == ["Input", "Convolution", "Convolution"]
 
 
+@pytest.mark.quick
 def test_round_mode_goes_where_it_changes_nothing() -> None:
     message = source(layer("Pooling", "pooling_param { kernel_size: 2 stride: 2 round_mode: FLOOR }"), (1, 3, 8, 8))
     made = retarget(net_of(message, {}, ["y"]), read_table("caffe1"), "net")
@@ -219,6 +224,7 @@ def test_products_of_two_values_are_refused(target: str) -> None:
     assert "MatMul" in caught.value.fact and "'attention'" in (caught.value.layer or "") and "--cut-at=a" in (caught.value.fix or "")
 
 
+@pytest.mark.quick
 def test_tables_have_sources_and_known_types() -> None:
     for name in names():
         table = read_table(name)
@@ -230,6 +236,7 @@ def test_tables_have_sources_and_known_types() -> None:
         read_table("mine")
 
 
+@pytest.mark.quick
 def test_view_regroups_and_permutes() -> None:
     view = View.of("x", (2, 6, 4))
     turned = view.permuted([0, 2, 1])
@@ -241,6 +248,7 @@ def test_view_regroups_and_permutes() -> None:
     assert whole is not None and whole.permuted([1, 0]).shape == (24, 2)
 
 
+@pytest.mark.quick
 def test_values_keep_their_names() -> None:
     text = layer("HardSwish", tops="a", name="a") + layer("ReLU6", "", "a", "b", "b") + layer("Permute", "permute_param { order: 0 order: 2 order: 1 }", "b")
     message = source(text, (2, 3, 4))

@@ -183,15 +183,14 @@ class Rewriter:
         faults = self.table.faults(item.param, shapes, [])
         if faults:
             return faults
-        item.param.top[:] = item.wishes  # some layers look at how many there are
-        item.param.bottom[:] = [view.blob for view in item.bottoms]
-        faults = self.table.faults(item.param, shapes, self.computed(item).infer(*shapes))
-        del item.param.top[:], item.param.bottom[:]
-        return faults
+        return self.table.faults(item.param, shapes, self.computed(item).infer(*shapes))
 
     def computed(self, item: Item) -> Layer:
-        """Return ocaffe's object for a layer."""
-        return registry()[item.param.type].implementation(item.param)(item.param, proto.TEST)
+        """Return ocaffe's object for a layer. Some layers look at how many tops there are."""
+        param = proto.LayerParameter()
+        param.CopyFrom(item.param)
+        param.top[:], param.bottom[:] = item.wishes, [view.blob for view in item.bottoms]
+        return registry()[param.type].implementation(param)(param, proto.TEST)
 
     def _strip(self, item: Item) -> None:
         """Remove the fields that the target does not know and that have their default value."""
@@ -304,7 +303,8 @@ class Rewriter:
             fact = f"{fact}; without it: {inner.fact}"
         title = f"'{layer.name}' ({layer.type})" if layer is not None else None
         names = self._before(layer) if layer is not None else []
-        fix = f"{flag('cut-at', ','.join(names))} converts the part before it" if names else "change the net so that it needs no such layer"
+        otherwise = "change the net so that it needs no such layer, or let the host compute it"
+        fix = f"{flag('cut-at', ','.join(names))} converts the part before it" if names else otherwise
         place = self.source.place(layer) if layer is not None and self.source.place(layer) else self.at
         return Refused(fact, place=place, layer=title, fix=fix)
 

@@ -22,10 +22,14 @@ WINDOWS = {"kernel": "kernel_size", "stride": "stride", "pad": "pad", "dilation"
 
 
 class Fault(NamedTuple):
-    """A part of a layer that a target refuses. `path` is the field, such as 'pooling_param.round_mode'; '' for the layer as a whole."""
+    """A part of a layer that a target refuses. `path` is the field, such as 'pooling_param.round_mode'; '' for the layer as a whole.
+
+    `claimed`: a source says so. Else none says that the target takes it.
+    """
 
     path: str
     fact: str
+    claimed: bool = True
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class Kind:
 class Table:
     """The facts about a target. `layer`: the fields of LayerParameter that its schema has, None if no source tells them.
 
-    `other`: why a type that the target has is not used, because it computes something else.
+    `other`: why a type that the target has is not used, because it computes something else. `open`: the sources do not list all types.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Table:
     sources: tuple[Mapping[str, str], ...]
     notes: tuple[str, ...]
     other: Mapping[str, str]
+    open: bool = False
 
     def has(self, kind: str) -> bool:
         return kind in self.kinds
@@ -60,6 +65,8 @@ class Table:
         """Return what the target refuses of a LayerParameter with these shapes. Without shapes only type and fields are judged."""
         if layer.type not in self.kinds:
             reason = self.other.get(layer.type)
+            if self.open and reason is None:
+                return [Fault("type", f"no source says that {self.title} takes the layer type {layer.type}", claimed=False)]
             return [Fault("type", f"{self.title} has no layer type {layer.type}" if reason is None else f"{layer.type} of {self.title} {reason}")]
         kind, own = self.kinds[layer.type], param_field(layer.type)
         found = []
@@ -184,7 +191,7 @@ METRICS: dict[str, Metric] = {
     "bottoms": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms) or len(layer.bottom)]),
     "tops": lambda layer, part, bottoms, tops: ("top", [len(layer.top)]),
     "batch": lambda layer, part, bottoms, tops: ("", [bottoms[0][0]]),
-    "size": lambda layer, part, bottoms, tops: ("", [max(shape[int(part)] for shape in (*bottoms, *tops) if len(shape) > int(part))]),
+    "size": lambda layer, part, bottoms, tops: ("", [shape[int(part)] for shape in (*bottoms, *tops) if len(shape) > int(part)]),
     "channels": lambda layer, part, bottoms, tops: ("", [bottoms[0][1]]),
     "values": lambda layer, part, bottoms, tops: ("", [math.prod(bottoms[0])]),
     "field": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.{part}", field_values(layer, part)),
@@ -194,6 +201,8 @@ METRICS: dict[str, Metric] = {
     "area": _area,
     "overhang": _overhang,
     "group": _group,
+    "order": lambda layer, part, bottoms, tops: ("permute_param.order", [" ".join(map(str, layer.permute_param.order))]),
+    "first axes": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms[0])]),
     "second axes": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms[1])]),
     "kernel": _window("kernel"),
     "stride": _window("stride"),
@@ -224,5 +233,5 @@ def read_table(name: str) -> Table:
     layer = data.get("layer")
     return Table(
         name, data["title"], None if layer is None else frozenset(layer), kinds, tuple(data.get("limits", ())), tuple(data["sources"]), tuple(data["notes"]),
-        data.get("other", {}),
+        data.get("other", {}), data.get("open", False),
     )  # fmt: skip

@@ -118,7 +118,7 @@ def _scaled_by(net: Rewriter, item: Item, axis: int) -> View | None:
     at = {id(atom): number for number, atom in enumerate(atoms)}
     factors = divided.permuted([at[id(atom)] for atom in inside])
     first, count, last = size_of(before), size_of(inside), size_of(after)
-    shape = (count, last) if not before else (first, count) if last == 1 else (first, count, last)
+    shape = (count, last) if not before else (first, count) if last == 1 else (first, count, last, 1)
     if net.is_plain(x) and net.is_plain(by) and x.shape == shape and by.shape == (count,):
         return None
     factor = View.of(net.shaped(net.plain(factors), (count,)), (count,))
@@ -150,6 +150,20 @@ def softmax(net: Rewriter, item: Item) -> View | None:
         return None
     top = again(net, item, [net.as_shape(x, found[0])], axis=None)[0]
     return View(net.plain(top), x.memory, x.axes)
+
+
+@rule("Softmax")
+def softmax_of_last_axis(net: Rewriter, item: Item) -> View | None:
+    """Move the axis to the end, and back."""
+    x, axis = item.bottoms[0], item.own.axis % len(item.shape)
+    last = len(x.shape) - 1
+    if axis == last:
+        return None
+    order = [each for each in range(last + 1) if each != axis] + [axis]
+    moved = x.permuted(order)
+    blob = net.plain(moved)
+    top = again(net, item, [View.of(blob, moved.shape)], axis=last)[0]
+    return top.permuted([order.index(each) for each in range(last + 1)])
 
 
 @rule("Reduction")

@@ -64,7 +64,9 @@ def _swap(net: Rewriter, blob: str, shape: tuple[int, int, int, int], view: View
     named = wish if view.shape == (first, two, one, last) else ""
     if net.accepts("Permute"):
         with net.attempt() as tried:
-            return tried.done([net.add("Permute", [net.as_shape(x, shape)], {"order": [0, 2, 1, 3]}, part="moved", wish=named)])[0].blob
+            top = net.add("Permute", [net.as_shape(x, shape)], {"order": [0, 2, 1, 3]}, part="moved", wish=named)
+            if top.blob not in (blob, net.shaped(blob, shape)):  # the target takes this order
+                return tried.done([top])[0].blob
     if last > 1 and one * two <= MOST_ONES:
         ones = np.eye(one * two).reshape(one, two, one * two).swapaxes(0, 1).reshape(one * two, one * two, 1, 1)
         fields = {"num_output": one * two, "kernel_size": [1], "bias_term": False}

@@ -185,6 +185,36 @@ def listed(net: Rewriter, item: Item) -> list[View] | None:
     return net.place(Item(new, item.bottoms, item.wishes, item.arrays))
 
 
+@rule("Convolution")
+def of_cells(net: Rewriter, item: Item) -> View | None:
+    """A large kernel with a stride as a small one over cells of pixels: a convolution with ones makes each cell of pixels one pixel of more channels."""
+    if len(item.shape) != 4:
+        return None
+    taps, shape = Taps.read(item.own), item.shape
+    wanted = net.computed(item).infer(shape)[0][2:]
+    for cell in range(min(taps.stride), 1, -1):
+        small = [-(-kernel // cell) for kernel in taps.kernel]
+        cells = [(size + 2 * pads - cell) // cell + 1 for size, pads in zip(shape[2:], taps.pad)]
+        fits = [(count - kernel) // (stride // cell) + 1 for count, kernel, stride in zip(cells, small, taps.stride)]
+        if cell >= max(taps.kernel) or any(stride % cell for stride in taps.stride) or tuple(fits) != tuple(wanted) or taps.dilation != (1, 1):
+            continue
+        channels = shape[1]
+        ones = np.eye(cell * cell).reshape(1, cell * cell, 1, cell, cell).repeat(channels, 0).reshape(-1, 1, cell, cell)
+        fields = {"num_output": len(ones), "group": channels, "bias_term": False, "kernel_size": [cell], "stride": [cell]}
+        if any(taps.pad):
+            fields |= {"pad": [taps.pad[0]]} if taps.pad[0] == taps.pad[1] else {"pad_h": taps.pad[0], "pad_w": taps.pad[1]}
+        weights = np.pad(item.arrays[0], [(0, 0), (0, 0), *((0, count * cell - kernel) for count, kernel in zip(small, taps.kernel))])
+        split = weights.reshape(*weights.shape[:2], small[0], cell, small[1], cell).transpose(0, 1, 3, 5, 2, 4)
+        new = proto.LayerParameter()
+        new.CopyFrom(item.param)
+        set_windows(new.convolution_param, small, [stride // cell for stride in taps.stride], (0, 0), (1, 1))
+        arrays = [np.ascontiguousarray(split).reshape(len(weights), -1, *small), *item.arrays[1:]]
+        with net.attempt() as tried:
+            x = net.add("Convolution", item.bottoms, fields, part="cells", arrays=[ones])
+            return tried.done(net.place(Item(new, [x], item.wishes, arrays)))[0]
+    return None
+
+
 @rule("DepthwiseConvolution", "ConvolutionDepthwise")
 def depthwise(net: Rewriter, item: Item) -> list[View]:
     """Convolution with a group for each channel."""
