@@ -103,7 +103,10 @@ class Copy:
 
 
 def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rates: Rates, limit: int) -> None:
-    """Set `stored` and `fetched` of copies, which are in the order of `last`. `live`: bytes by step without values on their way; it is changed."""
+    """Set `stored` and `fetched` of copies, which are in the order of `last`. `live`: bytes by step without values on their way; it is changed.
+
+    Copies of a direction end in the order in which they begin. So one ends early if another one behind it has no more time.
+    """
     begins: dict[int, list[Copy]] = defaultdict(list)
     ends: dict[int, list[Copy]] = defaultdict(list)
     for copy in copies:
@@ -119,7 +122,7 @@ def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rate
         now = start[step] + waited
         while flying:
             copy, done = flying[0]
-            if done > now and live[step] + size <= limit and copy.next > step + 1:
+            if done > now and live[step] + size <= limit and all(other.next > step + 1 for other, _ in flying):
                 break
             waited += max(0.0, done - now)
             now = max(now, done)
@@ -138,7 +141,7 @@ def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rate
     while step >= 0:
         while flying:
             copy, begin = flying[0]
-            if begin < start[step + 1] and live[step] + size <= limit and copy.stored <= step:
+            if begin < start[step + 1] and live[step] + size <= limit and all(other.stored <= step for other, _ in flying):
                 break
             copy.fetched = step + 1
             free = min(free, start[step + 1])

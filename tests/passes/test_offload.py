@@ -16,7 +16,7 @@ from ocaffe.ir.rates import Rates
 from ocaffe.memory.plan import Life, MemoryPlan, overlap, plan
 from ocaffe.memory.predict import beside_seconds, predict
 from ocaffe.memory.report import fixed_bytes
-from ocaffe.passes.offload import offload
+from ocaffe.passes.offload import Copy, offload, place_copies
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.solver.solver import Solver
 from tests.harness import changed, switch
@@ -84,6 +84,18 @@ def test_random_nets_keep_random_limits(seed: int, device: Any, monkeypatch: pyt
                 assert np.allclose(ours, exact, rtol=1e-4, atol=1e-6), layer
         return
     pytest.skip("this net fits into none of its limits")
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_copies_come_back_after_they_left(seed: int) -> None:
+    draw = random.Random(seed)
+    steps = draw.randint(5, 60)
+    ends = [sorted(draw.sample(range(steps), 2)) for _ in range(draw.randint(1, 8))]
+    placed = [Copy(last, following, 10, 10) for last, following in sorted(ends) if following > last + 1]
+    rates = replace(FAST_LINK, to_host=draw.choice([1.0, 5.0, 100.0]), from_host=draw.choice([1.0, 5.0, 100.0]))
+    place_copies(placed, [draw.randint(0, 100) for _ in range(steps)], [draw.uniform(0, 5) for _ in range(steps)], rates, draw.randint(50, 250))
+    for copy in placed:
+        assert copy.last < copy.stored <= copy.fetched <= copy.next
 
 
 @pytest.fixture
