@@ -30,7 +30,7 @@ from ocaffe.ir.launch import Schedule, roots
 from ocaffe.ir.rates import GENERIC_CPU
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
-from ocaffe.memory.report import size_text
+from ocaffe.memory.report import kept_on_host, size_text
 from ocaffe.shown import Lines
 from ocaffe.support.process_memory import PIECE, return_heaps
 
@@ -132,6 +132,7 @@ class Session:
         self.feeds: dict[Any, Feed] = {}  # by source
         self._staging = Staging(device)
         self._persistent: dict[Ref, list[Any]] = {}
+        self._on_host: set[Ref] = set()  # those of them in the host's memory
         self._sent: deque[Any] = deque()  # events; they keep the host arrays alive
         self._cl = device.cl
         self._shares = can_share(device)
@@ -156,6 +157,7 @@ class Session:
             return
         self.command_lists += fresh
         try:
+            moved = self._settle()
             needed, on_host = self._needed_slabs(), self._needed_slabs(on_host=True)
             grown = {arena for arena in needed if not (_hold(arena.slabs, needed[arena]) and _hold(arena.host_slabs, on_host[arena]))}
             if grown:
@@ -170,7 +172,7 @@ class Session:
                 arena.host_slabs = [host_buffer(self.device, size) for size in on_host[arena]]
                 self._make_slabs(arena, needed[arena], any(commands.poison for commands in fresh))
             for commands in self.command_lists:
-                if commands.arena in grown or commands in fresh:
+                if commands.arena in grown or commands in fresh or moved:
                     commands.bind()
             self.programs.compile_ahead(launch for commands in fresh for launch in commands.first_launches())
             return_heaps()
@@ -207,6 +209,7 @@ class Session:
         """Take over the persistent buffers and the scripts' arrays of a session of the same context."""
         other.device.queue.finish()  # its transfers may still be in progress
         self._persistent.update(other._persistent)
+        self._on_host |= other._on_host
         self.written += 1
         self.touched += other.touched
         self.watched += other.watched
@@ -270,7 +273,8 @@ class Session:
             arena.slabs.append(slab)
 
     def _persistent_roots(self) -> set[Ref]:
-        return {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent}
+        """Those on the device."""
+        return {root for commands in self.command_lists for root in roots(commands.schedule) if root.persistent} - self._on_host
 
     @property
     def planned_bytes(self) -> int:
@@ -280,7 +284,7 @@ class Session:
     @property
     def host_bytes(self) -> int:
         """Bytes of the plans in the host's memory."""
-        return sum(map(sum, self._needed_slabs(on_host=True).values()))
+        return sum(root.nbytes for root in self._on_host) + sum(map(sum, self._needed_slabs(on_host=True).values()))
 
     def _room_of_compilers(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of device memory that the contexts of compilers may take (docs/adr/0018)."""
@@ -290,7 +294,8 @@ class Session:
     def _unallocated(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of the session's plan that no buffer takes yet."""
         planned = self.planned_bytes
-        taken = [buffer.size for buffers in self._persistent.values() for buffer in buffers] + [slab.size for arena in needed for slab in arena.slabs]
+        here = (buffers for root, buffers in self._persistent.items() if root not in self._on_host)
+        taken = [buffer.size for buffers in here for buffer in buffers] + [slab.size for arena in needed for slab in arena.slabs]
         return max(0, planned - sum(taken))
 
     def check_room(self, arena: int) -> None:
@@ -343,11 +348,27 @@ class Session:
     def buffers(self, root: Ref) -> list[Any]:
         """Return the buffers of a persistent root Ref, one per slot. The first call allocates them and writes the first value."""
         if root not in self._persistent:
-            made = [self.allocate(root.nbytes, root.name, shared=root.role is Role.INPUT) for _ in range(root.slots)]
-            self._persistent[root] = made
+            self._persistent[root] = made = self._made(root)
             for buffer in made:
                 self._fill(buffer, root)
         return self._persistent[root]
+
+    def _made(self, root: Ref) -> list[Any]:
+        if root in self._on_host:
+            return [host_buffer(self.device, root.nbytes) for _ in range(root.slots)]
+        return [self.allocate(root.nbytes, root.name, shared=root.role is Role.INPUT) for _ in range(root.slots)]
+
+    def _settle(self) -> bool:
+        """Put persistent Refs into the memory where the command lists need them. Return whether one has moved between device and host."""
+        wanted = kept_on_host(commands.schedule for commands in self.command_lists)
+        moved = [root for root in wanted ^ self._on_host if root in self._persistent]
+        self._on_host = wanted
+        for root in moved:
+            before = self._persistent[root]
+            self._persistent[root] = self._made(root)
+            for source, target in zip(before, self._persistent[root]):
+                self._cl.enqueue_copy(self.device.queue, target, source, byte_count=root.nbytes).wait()
+        return bool(moved)
 
     def _fill(self, buffer: Any, ref: Ref) -> None:
         value = ref.value if ref.value is not None else 0

@@ -21,9 +21,10 @@ from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.rates import GENERIC_CPU, Rates
 from ocaffe.ir.target import Target
+from ocaffe.ir.tensor import Role
 from ocaffe.memory.plan import MemoryPlan, overlap, plan
-from ocaffe.memory.predict import Prediction, predict
-from ocaffe.memory.report import check_buffers, fixed_bytes, too_large
+from ocaffe.memory.predict import Prediction, can_offload, predict
+from ocaffe.memory.report import check_buffers, fixed_bytes, persistent, too_large
 from ocaffe.passes.fit import Fit
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 from ocaffe.passes.verify import InvalidSchedule
@@ -32,6 +33,7 @@ from ocaffe.support.switches import Switches
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
 AIMS, AIM_SHARE = 4, 0.995  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
+HISTORY_PART = 16  # history of at least this part of a limit may be worth its copies
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
@@ -103,7 +105,14 @@ def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
         return found, False
     if compilation.prepacks:
         return _nearest(replace(compilation, prepacks=False))
-    return _kept_limit(compilation, found)
+    nearest = _kept_limit(compilation, found)
+    history = persistent([found.recording.schedule]).get(Role.HISTORY, 0)
+    if compilation.may_host and (not nearest[0].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
+        hosting = replace(compilation, hosts=True)
+        plain = hosting.compiled()
+        other = (plain, False) if hosting.excess(plain) <= 0 else _kept_limit(hosting, plain)
+        return min(nearest, other, key=lambda each: (max(0, compilation.excess(each[0])), each[0].predicted(compilation.target.rates).seconds))
+    return nearest
 
 
 def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
@@ -198,10 +207,16 @@ class _Compilation:
     switches: Switches
     update: Update | None
     prepacks: bool  # whether weights are kept prepacked
+    hosts: bool = False  # whether the solver's history is in the host's memory
 
     @property
     def may_recompute(self) -> bool:
         return self.options.recompute != "none" and self.switches.share and not self.options.apart
+
+    @property
+    def may_host(self) -> bool:
+        """Whether the solver's history may be in the host's memory: under a limit, on one device with a link."""
+        return self.options.limit is not None and self.update is not None and self.options.in_flight is None and can_offload(self.target.rates)
 
     @property
     def measures(self) -> bool:
@@ -246,7 +261,7 @@ class _Compilation:
         free = not options.apart
         fuse, share = options.fuse and switches.fuse and free, switches.share and free
         recomputes = options.recompute != "none" and free and not keep
-        given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks)
+        given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks, history_on_host=self.hosts)
         prepacked = self.graph.prepacked if self.prepacks and free else None
         join = fuse and switches.joined and not options.backward
         passes = pipeline(

@@ -79,7 +79,8 @@ class _NetRecorder:
         options = replace(options, debug=options.debug or bool(graph.message.debug_info))
         self.graph, self.group, self.options, self.update = graph, group, options, update
         self.rec = Recorder(target, train=options.backward, seed=graph.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
-                            prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks)  # fmt: skip
+                            prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks,
+                            history_on_host=options.history_on_host)  # fmt: skip
         self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
         self.debug = DebugInfo() if options.debug else None
         self.microbatched = MicrobatchedLayers(graph, options.microbatch) if options.microbatch is not None else None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe.ir.kernel import SIGN, Access, BlockedForm, Can, Kernel, Slot
-from ocaffe.ir.tensor import Layout, Ref, Role
+from ocaffe.ir.tensor import Layout, Ref
 
 NO_ACTIVATION = (1.0, -math.inf, math.inf)  # slope, lower and upper bound of an epilogue that changes nothing (kernels/matmul/epilogue.h)
 SLOPE_ONLY = NO_ACTIVATION[:1]  # the same in kernels without bounds
@@ -244,8 +244,8 @@ class Transfer(Launch):
 
     @property
     def host(self) -> Ref:
-        """The Ref in the host's memory."""
-        return next(operand.ref for operand in self.operands if operand.ref.role is Role.HOST)
+        """The Ref in the host's memory: the target of a store, the source of a fetch."""
+        return self.operands[isinstance(self, (BeginStore, EndStore))].ref
 
 
 @dataclass(eq=False)

@@ -44,12 +44,14 @@ class Recorder:
         fuse: bool = True,
         prepack_weights: bool = False,
         statistics_ranks: int = 1,
+        history_on_host: bool = False,
     ) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
         self.statistics_ranks = statistics_ranks  # BatchNorm takes the statistics of the batches of so many ranks
+        self.history_on_host = history_on_host  # the solver's history is in the host's memory between updates
         self.prepack_weights = prepack_weights  # results that depend on weights alone are kept, so packing costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"

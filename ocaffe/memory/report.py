@@ -1,11 +1,11 @@
 """The memory plan as text: bytes by category, the peak, and the Refs that are live there."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.launch import Schedule, roots
+from ocaffe.ir.launch import Schedule, Transfer, roots
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan
@@ -28,9 +28,19 @@ def size_text(size: float) -> str:
     raise AssertionError
 
 
+def kept_on_host(schedules: Iterable[Schedule]) -> set[Ref]:
+    """The persistent Refs in the host's memory: those that only copies access."""
+    copied: set[Ref] = set()
+    used: set[Ref] = set()
+    for schedule in schedules:
+        for launch in schedule:
+            (copied if isinstance(launch, Transfer) else used).update(operand.ref.root for operand in launch.operands if operand.ref.root.persistent)
+    return copied - used
+
+
 def persistent(schedules: list[Schedule]) -> dict[Role, int]:
-    """Bytes by role of the memory that is never recycled. Each Ref counts once."""
-    refs: set[Ref] = {ref for schedule in schedules for ref in roots(schedule) if ref.persistent}
+    """Bytes by role of the memory of the device that is never recycled. Each Ref counts once."""
+    refs: set[Ref] = {ref for schedule in schedules for ref in roots(schedule) if ref.persistent} - kept_on_host(schedules)
     result: dict[Role, int] = {}
     for ref in refs:
         result[ref.role] = result.get(ref.role, 0) + ref.nbytes * ref.slots

@@ -32,6 +32,7 @@ from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
+from ocaffe.passes.spread_history import spread_history
 from ocaffe.passes.sum_batches import batch_sums
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.support.switches import Switches
@@ -84,7 +85,7 @@ def pipeline(
     own, masks, floats = Fact.BLOBS_OWN_STORAGE, Fact.MASKS_ARE_BLOBS, Fact.FLOAT_BLOBS
     planes, once, inputs = Fact.CAFFES_ORDER, Fact.FORWARD_ONCE, Fact.INPUTS_SURVIVE
     rewrites = once, inputs
-    fits, fit = fit is not None, fit or Fit(0, target.rates)
+    fits, fit, offloads = fit is not None, fit or Fit(0, target.rates), limited and can_offload(target.rates)
     table = [
         (fuse, eliminate_common_subexpressions, {own, floats, *rewrites}, set()),
         (fuse, fuse_epilogues, {own, floats, *rewrites}, {own}),  # a residual sum is written into the memory of its input
@@ -103,7 +104,8 @@ def pipeline(
         (fuse, fuse_elementwise, {inputs}, set()),  # after recomputation: it fuses the repeated launches too
         (fuse, batch_packs, set(), set()),
         (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
-        (fits and can_offload(target.rates), fit.offload_to_fit, {inputs}, set()),  # copies run beside the final launches
+        (offloads and fits, fit.offload_to_fit, {inputs}, set()),  # copies run beside the final launches
+        (offloads, spread_history, {inputs}, set()),
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # after them all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
         (join and target.is_cpu, partial(join_launches, target=target), set(), set()),  # of the final launches

@@ -9,6 +9,7 @@ import numpy as np
 
 from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
 from ocaffe.ir.kernel import Can, Kernel, modify, read, reads, write
+from ocaffe.ir.launch import Access, BeginFetch, BeginStore, EndFetch, EndStore, Operand
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.solver.faults import Fault, refuse, unknown_choice
@@ -171,6 +172,15 @@ class Updater:
             )  # fmt: skip
         states = {"weight": self.group.data, "history": self.history[0], "history2": self.history[-1], "average": self.average}
         views = {name: ref.view(gradients.shape, begin) for name, ref in states.items() if ref is not None}
+        copies = []
+        if rec.history_on_host:
+            for ref in self.history:
+                host, here = ref.view(gradients.shape, begin), rec.scratch(ref.name, gradients.shape)
+                views |= {name: here for name in ("history", "history2") if states[name] is ref}
+                copies.append((host, here))
+        for host, here in copies:
+            rec.add(BeginFetch("update", "update", [Operand(host, Access.READ), Operand(here, Access.WRITE)]))
+            rec.add(EndFetch("update", "update", [Operand(host, Access.READ), Operand(here, Access.MODIFY)]))
         rec.launch(
             UPDATE(
                 gradient=gradients, blocks=self.chunks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
@@ -181,6 +191,9 @@ class Updater:
             local=(lanes, 1),
             defines=defines,
         )
+        for host, here in copies:
+            rec.add(BeginStore("update", "update", [Operand(here, Access.READ), Operand(host, Access.WRITE)]))
+            rec.add(EndStore("update", "update", [Operand(here, Access.READ), Operand(host, Access.MODIFY)]))
 
 
 LARC_SCALE, LARC_CLIP, LOCAL_AUTO = 1, 2, 3  # ADAPTIVE in update.cl
