@@ -221,7 +221,7 @@ def test_new_says_what_less_memory_costs(flags: list[str], device: Any, monkeypa
     else:
         said = re.search(r"memory      with [\d.]+ \wiB this takes (-?[\d.]+) % longer, as predicted: add --max-slowdown 10%", text)
         assert said is not None and float(said[1]) <= 10 and "--memory-limit" not in text
-    assert main(["plan", *follow[1:]]) == 0  # the command that it prints has a plan
+    assert main(["plan", *follow[1:], "--device", device.number]) == 0  # the command that it prints has a plan on the device that it was chosen for
 
 
 def test_nets_that_take_long_to_plan_have_no_sentence(monkeypatch: pytest.MonkeyPatch, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
