@@ -26,6 +26,7 @@ TOGETHER = 8  # values that one round drops or moves at most
 NEAREST = 3  # choices that exceed the limit, from which a way to it is looked for
 MOVING = 40  # steps that a value is on its way at most, as far as the search for such choices goes
 MAX_NEARER = 4_000_000  # steps of schedules that all calls of `nearest` may evaluate
+QUICK = 8  # a quick search may evaluate so many times fewer
 MAX_SEARCHED = 100_000  # steps of schedules, for each of which a part of the choice is made anew
 MAX_TAKEN_BACK = 6  # choices that are made anew together
 MAX_EVALUATED = 300_000  # steps of schedules that `improved` may evaluate
@@ -77,7 +78,7 @@ class Fit:
 
 def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, quick: bool = False, start: Choice | None = None) -> Choice:
     """The choice for a limit in bytes of recycled memory; if none keeps it, that with the fewest live bytes. `start`: a choice for another limit."""
-    search = _Search(estimate, limit, rates)
+    search = _Search(estimate, limit, rates, MAX_NEARER // (QUICK if quick else 1))
     if start is not None and (found := estimate.found(start.dropped, start.stored, start.kept)) is not None:
         near = search.nearest(search.reduced(replace(start, found=found)))
         return near if quick or near.found.peak > limit else search.improved(near)
@@ -93,8 +94,8 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
 
 
 class _Search:
-    def __init__(self, estimate: Estimate, limit: int, rates: Rates) -> None:
-        self.estimate, self.limit, self.rates, self.left = estimate, limit, rates, MAX_NEARER
+    def __init__(self, estimate: Estimate, limit: int, rates: Rates, left: int) -> None:
+        self.estimate, self.limit, self.rates, self.left = estimate, limit, rates, left
         forward = float(estimate.begin[estimate.plan.forward_end])
         self.room = BUSY * forward, BUSY * (float(estimate.begin[-1]) - forward)  # seconds for copies to the host, and from it
 
