@@ -19,6 +19,7 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import record
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import fixed_bytes
+from ocaffe.passes.fit import Fit
 from ocaffe.passes.optimise import optimise, pipeline
 from ocaffe.solver.solver import Solver
 from tests.harness import switch, treat_as_large
@@ -108,12 +109,12 @@ def test_gradients_of_pieces(device: Any, cut: str, pieces: int, monkeypatch: py
 
 
 def test_no_attempt_is_compiled_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts: list[tuple[int | None, Microbatch | None, bool, bool]] = []
+    attempts: list[tuple[int | None, bool, Microbatch | None, bool]] = []
     original = compiling._Compilation.compiled
 
-    def compiled(job: Any, budget: int | None = None, microbatch: Microbatch | None = None, keep: bool = False, quick: bool = False) -> Any:
-        attempts.append((budget, microbatch, keep, quick))
-        return original(job, budget, microbatch, keep, quick)
+    def compiled(job: Any, fit: Fit | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> Any:
+        attempts.append((fit and fit.limit, bool(fit and fit.quick), microbatch, keep))
+        return original(job, fit, microbatch, keep)
 
     graph = graph_of(net())
     group, target, switches = ParameterGroup(graph.params), Target(), compiling.Switches()
