@@ -33,7 +33,7 @@ from ocaffe.support.switches import Switches
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
 AIMS, AIM_SHARE = 5, 0.98  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
-HISTORY_PART = 16  # history of at least this part of a limit may be worth its copies
+HISTORY_PART, MOST_HISTORY = 16, 4  # history of at least these parts of a limit may be worth its copies, or surely is
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
@@ -105,14 +105,15 @@ def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
         return found, False
     if compilation.prepacks:
         return _nearest(replace(compilation, prepacks=False))
-    nearest = _kept_limit(compilation, found)
-    history = persistent([found.recording.schedule]).get(Role.HISTORY, 0)
-    if compilation.may_host and (not nearest[0].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
+    history = persistent([found.recording.schedule]).get(Role.HISTORY, 0) if compilation.may_host else 0
+    attempts = []
+    if MOST_HISTORY * history < compilation.options.limit:
+        attempts.append(_kept_limit(compilation, found))
+    if history and (not attempts or not attempts[0][0].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
         hosting = replace(compilation, hosts=True)
         plain = hosting.compiled()
-        other = (plain, False) if hosting.excess(plain) <= 0 else _kept_limit(hosting, plain)
-        return min(nearest, other, key=lambda each: (max(0, compilation.excess(each[0])), each[0].predicted(compilation.target.rates).seconds))
-    return nearest
+        attempts.append((plain, False) if hosting.excess(plain) <= 0 else _kept_limit(hosting, plain))
+    return min(attempts, key=lambda each: (max(0, compilation.excess(each[0])), each[0].predicted(compilation.target.rates).seconds))
 
 
 def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
