@@ -33,7 +33,7 @@ from ocaffe.support.switches import Switches
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
 AIMS, AIM_SHARE = 5, 0.98  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
-HISTORY_PART, MOST_HISTORY = 16, 4  # history of at least these parts of a limit may be worth its copies, or surely is
+HISTORY_PART, MOST_HISTORY = 16, 3  # history of at least these parts of a limit may be worth its copies, or surely is
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
