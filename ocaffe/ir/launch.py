@@ -276,6 +276,12 @@ class EndFetch(Transfer):
     kernel: Kernel = END_FETCH
 
 
+def transfer(kind: Callable[..., Transfer], layer: str, phase: str, source: Ref, target: Ref, origin: Launch | None = None) -> Transfer:
+    """Return the begin or the end of a copy from `source` to `target`."""
+    access = Access.WRITE if kind in (BeginStore, BeginFetch) else Access.MODIFY
+    return kind(layer, phase, [Operand(source, Access.READ), Operand(target, access)], origin=origin)
+
+
 @dataclass(eq=False)
 class Empty(Launch):
     """A launch over no elements. Nothing runs, but it keeps its step, so that schedules of different extents stay alike."""

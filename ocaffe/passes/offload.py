@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from ocaffe.ir.launch import Access, BeginFetch, BeginStore, EndFetch, EndStore, Launch, Measure, Operand, Schedule
+from ocaffe.ir.launch import Access, BeginFetch, BeginStore, EndFetch, EndStore, Launch, Measure, Schedule, transfer
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import Life, lifetimes, live_bytes
@@ -173,10 +173,5 @@ def waits_for(copies: list[Copy], seconds: list[float], rates: Rates) -> float:
 
 def _copy(kind: int, root: Ref, host: Ref, back: Ref, launch: Launch, maker: Launch) -> Launch:
     """A launch of a copy: the begin or end of a store or of a fetch, which stands before `launch`."""
-    read, write = Access.READ, Access.WRITE
-    operands = (
-        [Operand(root, read), Operand(host, write)], [Operand(root, read), Operand(host, Access.MODIFY)],
-        [Operand(host, read), Operand(back, write)], [Operand(host, read), Operand(back, Access.MODIFY)],
-    )[kind]  # fmt: skip
-    made = (BeginStore, EndStore, BeginFetch, EndFetch)[kind]
-    return made(maker.layer, "forward" if launch.phase == "forward" else "backward", operands, origin=launch.origin or launch)
+    made, source, target = ((BeginStore, root, host), (EndStore, root, host), (BeginFetch, host, back), (EndFetch, host, back))[kind]
+    return transfer(made, maker.layer, "forward" if launch.phase == "forward" else "backward", source, target, launch.origin or launch)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
 from ocaffe.ir.kernel import Can, Kernel, modify, read, reads, write
-from ocaffe.ir.launch import Access, BeginFetch, BeginStore, EndFetch, EndStore, Operand
+from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, transfer
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.solver.faults import Fault, refuse, unknown_choice
@@ -179,8 +179,8 @@ class Updater:
                 views |= {name: here for name in ("history", "history2") if states[name] is ref}
                 copies.append((host, here))
         for host, here in copies:
-            rec.add(BeginFetch("update", "update", [Operand(host, Access.READ), Operand(here, Access.WRITE)]))
-            rec.add(EndFetch("update", "update", [Operand(host, Access.READ), Operand(here, Access.MODIFY)]))
+            rec.add(transfer(BeginFetch, "update", "update", host, here))
+            rec.add(transfer(EndFetch, "update", "update", host, here))
         rec.launch(
             UPDATE(
                 gradient=gradients, blocks=self.chunks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
@@ -192,8 +192,8 @@ class Updater:
             defines=defines,
         )
         for host, here in copies:
-            rec.add(BeginStore("update", "update", [Operand(here, Access.READ), Operand(host, Access.WRITE)]))
-            rec.add(EndStore("update", "update", [Operand(here, Access.READ), Operand(host, Access.MODIFY)]))
+            rec.add(transfer(BeginStore, "update", "update", here, host))
+            rec.add(transfer(EndStore, "update", "update", here, host))
 
 
 LARC_SCALE, LARC_CLIP, LOCAL_AUTO = 1, 2, 3  # ADAPTIVE in update.cl
