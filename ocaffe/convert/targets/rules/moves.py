@@ -38,9 +38,9 @@ def reshaped(net: Rewriter, item: Item) -> View | None:
 @mover
 def move(net: Rewriter, view: View, wish: str) -> View:
     """Return the same values in the order of the axes. Raises Refused if the target has no layers for it."""
-    for way in (_to_depth, _to_space):
+    for kind in ("Convolution", "Deconvolution"):
         with net.attempt() as tried:
-            made = way(net, view, wish)
+            made = _cells(net, view, kind, wish)
             if made is not None:
                 return tried.done([made])[0]
     sizes, order = view.runs()
@@ -110,30 +110,16 @@ def _inner(long: list[Atom], short: list[Atom]) -> list[Atom] | None:
     return long[len(short) :] if _ids(long[: len(short)]) == _ids(short) else None
 
 
-def _to_depth(net: Rewriter, view: View, wish: str) -> View | None:
-    """Space to depth: a convolution whose stride is its kernel."""
+def _cells(net: Rewriter, view: View, kind: str, wish: str) -> View | None:
+    """Space to depth by a Convolution whose stride is its kernel, or depth to space by such a Deconvolution."""
     found = _image(net, view)
     if found is None:
         return None
-    (_, channels, rows, columns), (_, wanted, high, wide) = found
+    (_, channels, rows, columns), (_, deep, high, wide) = found if kind == "Convolution" else found[::-1]
     down, right = _inner(rows, high), _inner(columns, wide)
-    if down is None or right is None or not (down or right) or sorted(_ids(channels + down + right)) != sorted(_ids(wanted)):
+    if down is None or right is None or not (down or right) or sorted(_ids(channels + down + right)) != sorted(_ids(deep)):
         return None
-    ones = _one_hot(wanted, [channels, down, right])
-    return _strided(net, view, "Convolution", ones, wish)
-
-
-def _to_space(net: Rewriter, view: View, wish: str) -> View | None:
-    """Depth to space: a deconvolution whose stride is its kernel."""
-    found = _image(net, view)
-    if found is None:
-        return None
-    (_, channels, rows, columns), (_, wanted, high, wide) = found
-    down, right = _inner(high, rows), _inner(wide, columns)
-    if down is None or right is None or not (down or right) or sorted(_ids(wanted + down + right)) != sorted(_ids(channels)):
-        return None
-    ones = _one_hot(channels, [wanted, down, right])
-    return _strided(net, view, "Deconvolution", ones, wish)
+    return _strided(net, view, kind, _one_hot(deep, [channels, down, right]), wish)
 
 
 def _one_hot(outer: list[Atom], inner: list[list[Atom]]) -> np.ndarray:
