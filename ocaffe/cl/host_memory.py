@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ocaffe.cl.device import Device
 
 EXTENSION = "cl_nv_create_buffer"
-_READ_WRITE, _USE_HOST_PTR = 1 << 0, 1 << 3  # of cl_mem_flags
+_READ_WRITE = 1 << 0  # of cl_mem_flags
 _ON_HOST, _PINNED = 1 << 0, 1 << 1  # CL_MEM_LOCATION_HOST_NV, CL_MEM_PINNED_NV
 _TRIAL = 2 << 20
 _FIX = "a higher --memory-limit keeps more values on the device; `free -m` shows the host's memory"
@@ -50,15 +50,14 @@ def has_host_memory(device: Device) -> bool:
     return True
 
 
-def nvidia_buffer(device: Device, size: int, over: int = 0) -> Any:
-    """Return pinned memory of the host as a buffer of NVIDIA's driver: `size` new bytes, or those at the address `over`. Raises NoRoom."""
+def nvidia_buffer(device: Device, size: int) -> Any:
+    """Return `size` bytes of pinned memory of the host as a buffer of NVIDIA's driver. Raises NoRoom."""
     find = loader_function("clGetExtensionFunctionAddressForPlatform")
     if EXTENSION not in device.target.extensions or find is None:
         raise NoRoom(f"'{device.name}' has no {EXTENSION}, so it cannot use the host's memory", fix=_FIX)
     find.restype, find.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
     function, status = find(device.cl_device.platform.int_ptr, b"clCreateBufferNV"), ctypes.c_int()
-    flags = _READ_WRITE | (_USE_HOST_PTR if over else 0)
-    made = _CREATE(function)(device.context.int_ptr, flags, _ON_HOST | _PINNED, size, over or None, ctypes.byref(status)) if function else None
+    made = _CREATE(function)(device.context.int_ptr, _READ_WRITE, _ON_HOST | _PINNED, size, None, ctypes.byref(status)) if function else None
     if not made:
         raise NoRoom(f"'{device.name}' refused a buffer of {size:,} bytes in the host's memory ({status_name(status.value)})", fix=_FIX)
     return device.cl.Buffer.from_int_ptr(made, retain=False)

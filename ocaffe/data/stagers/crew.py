@@ -261,12 +261,8 @@ class _State:
 
     def copy(self, slot: _Slot, buffer: np.ndarray, size: int) -> None:
         begin = time.perf_counter()
-        starts = range(0, size, _PIECE)
-
-        def part(start: int) -> None:
-            buffer[start : min(start + _PIECE, size)] = slot.memory[start : min(start + _PIECE, size)]
-
-        self.copiers.run([partial(part, start) for start in starts])
+        pieces = [slice(start, min(start + _PIECE, size)) for start in range(0, size, _PIECE)]
+        self.copiers.run([partial(np.copyto, buffer[piece], slot.memory[piece]) for piece in pieces])
         self.count(slot)
         self.effort.add({COPY: time.perf_counter() - begin})
 
