@@ -6,7 +6,7 @@
 A way is `all`, a number from 0 to 1, or `host`. A number is the activation memory budget of torch.compile: its partitioner recomputes values until the saved
 ones take this share of all. `host` is eager mode with torch.autograd.graph.save_on_cpu, which copies saved values to pinned memory of the host. `all` saves
 all values under torch.compile. Arithmetic is strict fp32. `mib` is the largest reserved memory of PyTorch's allocator in steps after the first ones, without
-the context. Each row has a process of its own.
+the context. Each row has a process of its own. All compile side by side, and are measured one at a time (turns.py).
 """
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from resident import CLASSES, resident  # first: it makes ocaffe importable
+from turns import in_turns, my_turn
 
 from ocaffe import proto
 
@@ -34,7 +34,6 @@ def measure(net: str, batch: int, way: str, steps: int) -> dict[str, Any]:
     import torch._functorch.config
     from torch_net import TorchNet, Way, made_step
 
-    torch.backends.cudnn.benchmark = True
     torch.manual_seed(0)
     if way not in ("all", "host"):
         torch._functorch.config.activation_memory_budget = float(way)
@@ -54,6 +53,12 @@ def measure(net: str, batch: int, way: str, steps: int) -> dict[str, Any]:
         else:
             plain()
 
+    torch.backends.cudnn.benchmark = False  # others use the device
+    for _ in range(2):
+        step()
+    torch.cuda.synchronize()
+    my_turn()
+    torch.backends.cudnn.benchmark = True
     for _ in range(WARM):
         step()
     torch.cuda.synchronize()
@@ -80,13 +85,9 @@ def main() -> None:
         found = [measure(net, int(batch), way, options.steps)]
         print(json.dumps(found[0]), flush=True)
     else:
-        found = []
-        for row in options.rows:
-            command = [sys.executable, __file__, "--steps", str(options.steps), row]
-            environment = os.environ | {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            print(done.stdout if done.returncode == 0 else f"{row} failed: {done.stderr[-500:]}", end="", flush=True)
-            found += [json.loads(done.stdout.splitlines()[-1])] if done.returncode == 0 else []
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # of each process
+        found = in_turns([[sys.executable, __file__, "--steps", str(options.steps), row] for row in options.rows])
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1) + "\n")
 
