@@ -89,6 +89,7 @@ class _Builder:
         self.first: dict[str, Blob] = {}
         self.available: set[str] = set()
         self.params: list[Parameter] = []
+        self.reshaped: list[Parameter] = []
         self.by_name: dict[str, Parameter] = {}
         self.memory = 0
         self.settings_file = next((param.window_data_param.config for param in net.layer if param.type == "FrcnnRoiData"), "")
@@ -97,7 +98,7 @@ class _Builder:
         nodes = [self.node(param) for param in self.net.layer]
         inputs = [node.tops[i] for node in nodes if node.type == "Input" for i in range(len(node.tops))]
         outputs = [self.blobs[name] for name in sorted(self.available)]
-        return Graph(self.net, self.phase, nodes, self.blobs, self.first, inputs, outputs, self.seed, self.params)
+        return Graph(self.net, self.phase, nodes, self.blobs, self.first, inputs, outputs, self.seed, self.params, self.reshaped)
 
     def node(self, param: Any) -> Node:
         place = Place.of(self.net.source_file, param.source_line)
@@ -246,7 +247,10 @@ class _Builder:
                 self.share(layer, parameter, spec, shape)
             parameter.users.append((node.name, index, shape))
             node.params.append(parameter)
-        layer.params = node.params
+            if parameter.shape != shape:
+                parameter = parameter.in_shape(shape)
+                self.reshaped.append(parameter)
+            layer.params.append(parameter)
 
     def share(self, layer: AbstractLayer, parameter: Parameter, spec: Any, shape: Shape) -> None:
         permissive = spec.share_mode == proto.ParamSpec.PERMISSIVE

@@ -86,6 +86,9 @@ class _NetRecorder:
         self.microbatched = MicrobatchedLayers(graph, options.microbatch) if options.microbatch is not None else None
         self.microbatched_nodes = frozenset(self.microbatched.indices) if self.microbatched is not None else frozenset[int]()
         self.nodes: Sequence[Node | None] = graph.nodes
+        for parameter in graph.reshaped:
+            assert parameter.source is not None
+            parameter.data = parameter.source.data.view(parameter.shape)
         self.wrong_label: Ref | None = None
         self.exchanges = Exchanges(self.rec, options.in_flight) if options.in_flight is not None and update is not None else None
         if options.fuse and not options.debug and not any(node.unfit for node in graph.nodes):
@@ -219,6 +222,9 @@ class _NetRecorder:
                 assert update is not None
                 parameter.diff = Ref(f"{parameter}.diff", parameter.shape, Role.GRADIENT)  # says that there is one; `rows` makes its memory
                 self.rec.in_rows[parameter.diff] = self.rows(update, parameter, offset)
+        for parameter in self.graph.reshaped:
+            assert parameter.source is not None
+            parameter.diff = parameter.source.diff.view(parameter.shape) if parameter.source.diff is not None else None
         return gradients, flush_after, in_rows
 
     def rows(self, update: Update, parameter: Parameter, offset: int) -> Iterator[tuple[int, Ref]]:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ocaffe.errors import Error, Place
@@ -46,10 +46,15 @@ class Parameter:
     place: Place | None = None
     data: Ref = None  # type: ignore[assignment]
     diff: Ref | None = None  # set while the net is recorded
+    source: Parameter | None = None  # the owner's parameter, if this is it in the shape of another layer
 
     @property
     def count(self) -> int:
         return math.prod(self.shape)
+
+    def in_shape(self, shape: Shape) -> Parameter:
+        """Return the parameter as a layer sees it that shares it in another shape (share_mode: PERMISSIVE)."""
+        return replace(self, shape=shape, source=self)
 
     @property
     def learned(self) -> bool:
@@ -91,6 +96,7 @@ class Graph:
     outputs: list[Blob]  # sorted by name, as Caffe's std::set of available blobs is (docs/quirks.md, quirk 24)
     seed: int  # of all random numbers of the net
     params: list[Parameter]  # without repetition of shared ones, in the order of Caffe's learnable_params
+    reshaped: list[Parameter] = field(default_factory=list)  # those that layers see in another shape than the owner's
     held: dict[tuple[str, Shape], Ref] = field(default_factory=dict)  # Refs that are set from outside; every recording uses the same ones
     unchecked: list[tuple[Node, int]] = field(default_factory=list)  # losses, each with a bottom, whose labels are checked on the device
     guard: Ref | None = None  # for these: updates do nothing once it is not 0 (ocaffe/kernels/loss/labels.py)
@@ -102,5 +108,5 @@ class Graph:
         for node in self.nodes:
             for top in node.tops:
                 top.data = top.diff = None  # type: ignore[assignment]
-        for parameter in self.params:
+        for parameter in (*self.params, *self.reshaped):
             parameter.diff = None

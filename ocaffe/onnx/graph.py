@@ -111,9 +111,7 @@ class OnnxGraph:
 
     def array(self, parameter: Parameter) -> np.ndarray:
         """Return the array of a parameter, in the shape that it has in the layer whose rule is running."""
-        assert self.node is not None
-        shape = next((shape for user, _, shape in parameter.users if user == self.node.name), parameter.shape)
-        return self.weights[parameter].reshape(shape)
+        return self.weights[parameter.source or parameter].reshape(parameter.shape)
 
     def _value(self, given: Value) -> str:
         if given is None or isinstance(given, str):
