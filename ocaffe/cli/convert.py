@@ -335,7 +335,8 @@ def _verified(exported: Any, options: argparse.Namespace, imported: Any = None) 
             from ocaffe.convert.consumers import verify_in
 
             return str(verify_in(options.verify_in, exported, runs(0), device, options.tolerance))
-        with heartbeat("comparing") as tell, opened(exported, device, None) as net:
+        compared = [blob for blob in exported.graph.blobs if blob in exported.named]
+        with heartbeat("comparing") as tell, opened(exported, device, compared) as net:
             for seed in range(1 if options.verify else DRAWS):
                 try:
                     verdict = str(verify(exported, runs(seed), device, options.tolerance, net, tell))

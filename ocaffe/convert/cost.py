@@ -4,6 +4,7 @@ A file of a few bytes can describe blobs of any size, and a recurrent layer of a
 """
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from ocaffe.layers.recurrent import Recurrent
 from ocaffe.shown import flag
 
 COPIES, DRAWN = 8, 2  # of each compared blob, and more of each input: the net, the model and its pieces have their own, with and without rounding errors
-INNER = 2  # copies of a blob that the model does not have: the net has them alone
+INNER = 2  # copies of the blobs that the model does not have and that a layer still needs: only the net has them, and they share memory
 WEIGHTS = 6  # copies of the weights: the file, its message, the net, the model in the runtime and its pieces
 SHARE = 0.75  # of the free memory
 UNKNOWN = 8 << 30  # bytes that are free where the system does not say
@@ -76,13 +77,31 @@ def cost(compared: Compared, times: float) -> Cost:
     """Return what a comparison takes. `times`: how many times as large as the net's own batch the largest compared batch is."""
     graph = compared.graph
     blobs = [graph.blobs[name] for name in {top for layer in compared.layers for top in layer.top}]
-    values = sum((COPIES if blob.name in compared.named else INNER) * blob.count for blob in blobs) + DRAWN * sum(blob.count for blob in graph.inputs)
+    inner = {blob for blob in blobs if blob.name not in compared.named}
+    values = COPIES * sum(blob.count for blob in blobs if blob not in inner) + INNER * _held(graph, inner) + DRAWN * sum(blob.count for blob in graph.inputs)
     memory = 4 * math.ceil(times * values) + WEIGHTS * sum(array.nbytes for array in compared.weights.values())
     own = {layer.name for layer in compared.layers}  # a graph has further Splits
     operations, uses = ({node: of(node) for node in graph.nodes if node.name in own} for of in (_operations, _uses))
     largest = max(blobs, key=lambda blob: blob.count)
     return Cost(memory, math.ceil(times * sum(operations.values())), sum(uses.values()), largest, max(operations, key=operations.__getitem__),
                 max(uses, key=uses.__getitem__))  # fmt: skip
+
+
+def _held(graph: Graph, blobs: Container[Blob]) -> int:
+    """Return the largest number of values that these blobs hold at a time, from the layer that makes one to the last that reads it."""
+    copied, last = dict[Blob, Blob](), dict[Blob, int]()
+    for number, node in enumerate(graph.nodes):
+        for blob in (*node.bottoms, *node.tops):
+            last[copied.get(blob, blob)] = number
+        if node.type == "Split":
+            copied |= dict.fromkeys(node.tops, copied.get(node.bottoms[0], node.bottoms[0]))
+    changes = [0] * (len(graph.nodes) + 1)
+    for number, node in enumerate(graph.nodes):
+        for blob in node.tops:
+            if blob in blobs and blob not in copied:
+                changes[number] += blob.count
+                changes[last[blob] + 1] -= blob.count
+    return max(itertools.accumulate(changes))
 
 
 def check_cost(compared: Compared, place: str, batch: Mapping[str, int], other: int, what: str = "model") -> None:

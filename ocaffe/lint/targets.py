@@ -12,7 +12,7 @@ from ocaffe.convert.targets import rules  # noqa: F401 (they register themselves
 from ocaffe.convert.targets.rewriter import Rewriter
 from ocaffe.convert.targets.table import Fault, Table
 from ocaffe.errors import Error
-from ocaffe.ir.graph import Node
+from ocaffe.ir.graph import Blob, Node
 from ocaffe.lint.rules import Finding, Job, View, is_loss
 from ocaffe.shown import command, path_word
 
@@ -45,17 +45,29 @@ def _remedy(view: View, node: Node | None, fault: Fault, table: Table) -> str:
     return f"`{command('ocaffe', 'convert', *map(path_word, map(str, names)), f'--target={table.name}')}` writes layers that it takes, from your weights"
 
 
+def _root(blob: Blob) -> Blob:
+    """Return the blob of which a Split has made this one."""
+    while blob.producer is not None and blob.producer.type == "Split":
+        blob = blob.producer.bottoms[0]
+    return blob
+
+
 def _problem(node: Node, table: Table) -> str | None:
     """Say why the target has no layers for this one, None if it has."""
-    shapes = {f"bottom{number}": tuple(blob.shape) for number, blob in enumerate(node.bottoms)}
+    roots = list(map(_root, node.bottoms))
+    bottoms = [f"bottom{roots.index(blob)}" for blob in roots]
     tops = [f"top{number}" for number in range(len(node.tops))]
-    layers = [proto.LayerParameter(name=name, type="Input", top=[name]) for name in shapes]
-    for layer, shape in zip(layers, shapes.values()):
-        layer.input_param.shape.add().dim.extend(shape)
+    layers, shapes = [], {name: tuple(blob.shape) for name, blob in zip(bottoms, roots)}
+    for name, blob in dict(zip(bottoms, roots)).items():
+        constant = blob.producer is not None and blob.producer.type == "Parameter"
+        layer = proto.LayerParameter(name=name, type="Parameter" if constant else "Input", top=[name])
+        (layer.parameter_param.shape if constant else layer.input_param.shape.add()).dim.extend(blob.shape)
+        layers.append(layer)
     own = proto.LayerParameter()
     own.CopyFrom(node.layer.param)
-    own.bottom[:], own.top[:] = list(shapes), tops
+    own.bottom[:], own.top[:] = bottoms, tops
     arrays = {own.name: [np.zeros(tuple(each.shape), np.float32) for each in node.layer.parameters()]}
+    arrays |= {layer.name: [np.zeros(shapes[layer.name], np.float32)] for layer in layers if layer.type == "Parameter"}
     shapes |= {name: tuple(blob.shape) for name, blob in zip(tops, node.tops)}
     try:
         Rewriter(Net([*layers, own], arrays, tops, shapes), table, "").run()

@@ -16,7 +16,7 @@ from ocaffe.cli import main
 from ocaffe.convert import cost as limits
 from ocaffe.convert import import_verify, verify
 from ocaffe.convert.cost import cost
-from ocaffe.formats.text import read_net
+from ocaffe.formats.text import parse, read_net
 from ocaffe.graph.build import build
 
 pytestmark = pytest.mark.unoptimised
@@ -132,3 +132,15 @@ def test_ordinary_nets(name: str, batch: int, most: float, monkeypatch: pytest.M
     found = cost(SimpleNamespace(graph=graph, layers=net.layer, named=graph.blobs, weights={}), 1)
     monkeypatch.setattr(limits, "free_memory", lambda *_: 1 << 50)
     assert found.excess == ("", "") and found.memory < most * GIB
+
+
+def test_blobs_that_only_the_net_has_share_memory() -> None:
+    """A chain holds two of them at a time, however long it is."""
+    held = []
+    for count in (4, 40):
+        text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 1000 } } }'
+        for number in range(count):
+            text += f'layer {{ name: "y{number}" type: "ReLU" bottom: "{f"y{number - 1}" if number else "x"}" top: "y{number}" }}'
+        graph = build(parse(text, proto.NetParameter), proto.TEST)
+        held.append(limits._held(graph, set(graph.blobs.values()) - set(graph.inputs)))
+    assert held == [2000, 2000]

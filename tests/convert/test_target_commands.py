@@ -72,12 +72,13 @@ def test_resizing_becomes_layers_of_the_target(tmp_path: Path) -> None:
     assert types(text) == {"Input", "Deconvolution", "InnerProduct", "Convolution", "Reshape"}
 
 
-def test_attention_is_refused_with_its_place(tmp_path: Path, capsys: Any) -> None:
+def test_a_large_product_is_refused_with_its_place(tmp_path: Path, capsys: Any) -> None:
     nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]), helper.make_node("MatMul", ["x", "t"], ["y"], name="scores")]
-    source = save(tmp_path, nodes, {"y": [1, 5, 5]}, [1, 5, 4])
+    source = save(tmp_path, nodes, {"y": [1, 1500, 1500]}, [1, 1500, 32])
     assert main(["convert", source, str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel"), "--target", "bvlc"]) == 1
     said = capsys.readouterr().err
-    assert "layer 'scores' (MatMul)" in said and "no layer type MatMul" in said and "fix: --cut-at=t " in said
+    assert "layer 'scores' (MatMul)" in said and "no layer type MatMul; without it: it is the sum of 1 x 1500 x 32 x 1500 = 72000000 products" in said
+    assert "fix: --cut-at=t " in said
     assert not (tmp_path / "n.prototxt").exists()
     assert types(convert(tmp_path, source, "--target", "bvlc", "--cut-at=t")) <= {"Input", "Convolution", "Deconvolution", "Reshape"}
     assert "MatMul" in types(convert(tmp_path, source, "--force"))
@@ -100,6 +101,7 @@ layer { name: "pool" type: "Pooling" bottom: "act" top: "pool"
     round_mode: FLOOR } }
 layer { name: "flat" type: "Reshape" bottom: "pool" top: "flat" reshape_param { shape { dim: 0 dim: 3 dim: 12 } } }
 layer { name: "scores" type: "MatMul" bottom: "flat" bottom: "flat" top: "scores" matmul_param { transpose_b: true } }
+layer { name: "choice" type: "Where" bottom: "act" bottom: "act" bottom: "conv" top: "choice" }
 """
 
 
@@ -111,7 +113,8 @@ def test_lint_says_what_a_target_refuses(tmp_path: Path, capsys: Any) -> None:
     said = capsys.readouterr().out
     assert f"{net}:5: layer 'act' (HardSwish)" in said and "has no layer type HardSwish [target]" in said
     assert f"{net}:8: layer 'pool' (Pooling)" in said and "knows no field round_mode" in said
-    assert f"{net}:10: layer 'scores' (MatMul)" in said and "--cut-at" in said
+    assert f"{net}:10: layer 'scores' (MatMul)" in said and f"{net}:11: layer 'choice' (Where)" in said
+    assert said.count("--cut-at") == 1 and said.index("--cut-at") > said.index("'choice'")
     assert f"`ocaffe convert {net} {tmp_path}/net.caffemodel net_caffe1.prototxt net_caffe1.caffemodel --target=caffe1`" in said
     assert main(["lint", str(net), "--target", "tpu-mlir"]) == 1
     assert f"{net}:3: layer 'conv' (Convolution)" in capsys.readouterr().out
@@ -125,6 +128,28 @@ def test_lint_finds_nothing_in_what_convert_writes(tmp_path: Path) -> None:
     for target in ("bvlc", "caffe1", "tpu-mlir", "rknn"):
         convert(tmp_path, source, "--target", target, "--force")
         assert main(["lint", str(tmp_path / "n.prototxt"), "--target", target]) == 0
+
+
+TOKEN = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 5 dim: 6 } } }
+layer { name: "token" type: "Parameter" top: "token" parameter_param { shape { dim: 1 dim: 1 dim: 6 } } }
+layer { name: "batch" type: "Reduction" bottom: "data" top: "batch" reduction_param { axis: 1 } }
+layer { name: "counted" type: "Reshape" bottom: "batch" top: "counted" reshape_param { shape { dim: -1 dim: 1 dim: 1 } } }
+layer { name: "tokens" type: "Where" bottom: "counted" bottom: "token" bottom: "token" top: "tokens" }
+layer { name: "all" type: "Concat" bottom: "tokens" bottom: "data" top: "all" }
+"""
+
+
+@pytest.mark.parametrize("target", ["bvlc", "tpu-mlir"])
+def test_lint_names_the_remedy_of_repeated_constants(tmp_path: Path, capsys: Any, target: str) -> None:
+    net, weights = tmp_path / "net.prototxt", tmp_path / "net.caffemodel"
+    net.write_text(TOKEN)
+    write_weights(weights, parse(TOKEN, proto.NetParameter), {"token": [np.arange(6, dtype=np.float32).reshape(1, 1, 6)]})
+    assert main(["lint", str(net), "--target", target]) == 1
+    said = capsys.readouterr().out
+    assert "layer 'tokens' (Where)" in said and "--cut-at" not in said
+    files = [str(tmp_path / "n.prototxt"), str(tmp_path / "n.caffemodel")]
+    assert main(["convert", str(net), str(weights), *files, "--target", target]) == 0
+    assert main(["lint", files[0], "--target", target]) == 0
 
 
 DEPLOY = """name: "small"

@@ -166,6 +166,56 @@ NETS: dict[str, tuple[str, Shapes]] = {
     "scale by a value": (layer("Scale", "scale_param { axis: 0 }", "x0 x1"), (IMAGE, IMAGE[:2])),
     "large windows": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 11 stride: 4 pad: 2 group: 3 }"), ((2, 6, 24, 25),)),
     "patches": (layer("Convolution", "convolution_param { num_output: 5 kernel_size: 16 stride: 16 }"), ((2, 3, 32, 48),)),
+    "product of matrices": (layer("MatMul", "", "x0 x1"), ((2, 5, 4), (2, 4, 3))),
+    "products by heads": (layer("MatMul", "", "x0 x1"), ((2, 3, 5, 4), (2, 3, 4, 6))),
+    "transposed first": (layer("MatMul", "matmul_param { transpose_a: true }", "x0 x1"), ((2, 3, 4, 5), (2, 3, 4, 6))),
+    "transposed second": (layer("MatMul", "matmul_param { transpose_b: true }", "x0 x1"), ((2, 3, 5, 4), (2, 3, 6, 4))),
+    "both transposed": (layer("MatMul", "matmul_param { transpose_a: true transpose_b: true }", "x0 x1"), ((2, 4, 5), (2, 6, 4))),
+    "one row": (layer("MatMul", "", "x0 x1"), ((2, 1, 4), (2, 4, 3))),
+    "one column": (layer("MatMul", "", "x0 x1"), ((2, 5, 4), (2, 4, 1))),
+    "one term": (layer("MatMul", "", "x0 x1"), ((2, 5, 1), (2, 1, 3))),
+    "one value": (layer("MatMul", "", "x0 x1"), ((2, 1, 1), (2, 1, 1))),
+    "one matrix for all heads": (layer("MatMul", "", "x0 x1"), ((2, 3, 5, 4), (2, 1, 4, 6))),
+    "given sizes": (layer("MatMul", "matmul_param { dim_1: 6 dim_2: 4 dim_3: 10 }", "x0 x1"), ((2, 3, 4), (2, 5, 4))),
+    "attention": (
+        layer("InnerProduct", "inner_product_param { num_output: 24 axis: 2 }", tops="a", name="a")
+        + layer("Reshape", "reshape_param { shape { dim: 0 dim: 5 dim: 3 dim: 2 dim: 4 } }", "a", "b", "b")
+        + layer("Permute", "permute_param { order: 2 order: 0 order: 3 order: 1 order: 4 }", "b", "c", "c")
+        + layer("Slice", "slice_param { axis: 0 slice_point: 1 slice_point: 2 }", "c", "q k v", "d")
+        + "".join(layer("Reshape", "reshape_param { shape { dim: -1 dim: 2 dim: 5 dim: 4 } }", name, f"{name}1", name) for name in "qkv")
+        + layer("MatMul", "matmul_param { transpose_b: true }", "q1 k1", "e", "e") + layer("Power", "power_param { scale: 0.5 }", "e", "f", "f")
+        + layer("Bias", "bias_param { axis: 1 num_axes: 3 }", "f", "g", "g") + layer("Softmax", "softmax_param { axis: -1 }", "g", "h", "h")
+        + layer("MatMul", "", "h v1", "i", "i") + layer("Permute", "permute_param { order: 0 order: 2 order: 1 order: 3 }", "i", "j", "j")
+        + layer("Reshape", "reshape_param { shape { dim: 0 dim: 5 dim: 8 } }", "j", "l", "l")
+        + layer("InnerProduct", "inner_product_param { num_output: 7 axis: 2 }", "l", "y", "m"),
+        ((2, 5, 6),),
+    ),
+    "attention of channels": (
+        layer("Convolution", "convolution_param { num_output: 24 kernel_size: 1 }", tops="a", name="a")
+        + layer("Reshape", "reshape_param { shape { dim: 0 dim: 2 dim: 12 dim: 56 } }", "a", "b", "b")
+        + layer("Slice", "slice_param { axis: 2 slice_point: 3 slice_point: 6 }", "b", "q k v", "c")
+        + layer("MatMul", "matmul_param { transpose_a: true }", "q k", "d", "d") + layer("Softmax", "softmax_param { axis: 3 }", "d", "e", "e")
+        + layer("MatMul", "matmul_param { transpose_b: true }", "v e", "f", "f")
+        + layer("Reshape", "reshape_param { shape { dim: 0 dim: 12 dim: 7 dim: 8 } }", "f", "g", "g") + layer("Convolution", CONV, "g", "y", "h"),
+        (IMAGE,),
+    ),
+    "token of a class": (
+        layer("Parameter", "parameter_param { shape { dim: 1 dim: 1 dim: 6 } }", "", "a", "a")
+        + layer("Reduction", "reduction_param { axis: 1 }", tops="b", name="b")
+        + layer("Reshape", "reshape_param { shape { dim: -1 dim: 1 dim: 1 } }", "b", "c", "c") + layer("Where", "", "c a a", "d", "d")
+        + layer("Concat", "", "d x0", "y", "e"),
+        ((2, 5, 6),),
+    ),
+    "constant image": (
+        layer("Parameter", "parameter_param { shape { dim: 1 dim: 6 dim: 7 dim: 8 } }", "", "a", "a") + layer("Convolution", CONV, "a", "b", "b")
+        + layer("Convolution", CONV, "x0", "c", "c") + layer("Eltwise", "", "b c"),
+        ((1, *IMAGE[1:]),),
+    ),
+    "square root": (layer("Sigmoid", tops="a", name="a") + layer("Power", "power_param { power: 0.5 scale: 2 shift: 0.5 }", "a"), (IMAGE,)),
+    "reciprocal": (layer("Sigmoid", tops="a", name="a") + layer("Power", "power_param { power: -1 shift: 0.5 }", "a"), ((2, 7, 3),)),
+    "exponential": (layer("Exp"), (IMAGE,)),
+    "scale of five axes": (layer("Scale", "scale_param { axis: 0 }", "x0 x1"), ((2, 3, 4, 5, 6), (2, 3, 4))),
+    "scale by samples": (layer("Scale", "scale_param { axis: 0 }", "x0 x1"), (IMAGE, IMAGE[:1])),
     "softmax of channels": (layer("Softmax", "softmax_param { axis: 1 }"), (IMAGE,)),
     "windows of two sizes": (layer("Convolution", "convolution_param { num_output: 3 kernel_size: 1 kernel_size: 5 pad: 0 pad: 2 }"), (IMAGE,)),
     "output that is read": (layer("HardSwish", tops="y") + layer("Split", "", "y", "z w", "split") + layer("ReLU6", "", "w", "v", "v"), (IMAGE,)),
@@ -217,11 +267,38 @@ def test_round_mode_goes_where_it_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("target", names())
-def test_products_of_two_values_are_refused(target: str) -> None:
+def test_products_of_two_values_that_are_too_large_are_refused(target: str) -> None:
     text = layer("ReLU", tops="a", name="a") + layer("MatMul", "matmul_param { transpose_b: true }", "a a", "y", "attention")
     with pytest.raises(Refused) as caught:
-        retarget(net_of(source(text, (1, 5, 4)), {}, ["y"]), read_table(target), "net.onnx")
-    assert "MatMul" in caught.value.fact and "'attention'" in (caught.value.layer or "") and "--cut-at=a" in (caught.value.fix or "")
+        retarget(net_of(source(text, (1, 2, 1024, 64)), {}, ["y"]), read_table(target), "net.onnx")
+    assert "2 x 1024 x 64 x 1024 = 134217728 products" in caught.value.fact and "at most 67108864" in caught.value.fact
+    assert "'attention'" in (caught.value.layer or "") and "--cut-at=a" in (caught.value.fix or "")
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("target", ["bvlc", "rknn", "tpu-mlir"])
+def test_products_of_random_shapes(tmp_path: Path, device: Any, target: str, seed: int) -> None:
+    """Of bottoms whose axes lie in any order."""
+    rng = np.random.default_rng(seed)
+    batch, (m, k, n) = [int(rng.integers(1, 4)), *map(int, rng.integers(1, 4, rng.integers(0, 3)))], map(int, rng.integers(1, 7, 3))
+    turned, text, shapes = rng.integers(0, 2, 2), "", list[tuple[int, ...]]()
+    for number, shape in enumerate(((k, m) if turned[0] else (m, k), (n, k) if turned[1] else (k, n))):
+        whole = (*batch, *shape)
+        order = [0, *map(int, 1 + rng.permutation(len(whole) - 1))]
+        text += layer("Permute", f"permute_param {{ {' '.join(f'order: {each}' for each in order)} }}", f"x{number}", f"a{number}", f"a{number}")
+        shapes.append(tuple(whole[order.index(axis)] for axis in range(len(whole))))
+    own = f"matmul_param {{ transpose_a: {str(bool(turned[0])).lower()} transpose_b: {str(bool(turned[1])).lower()} }}"
+    check(tmp_path, source(text + layer("MatMul", own, "a0 a1"), *shapes), target, device, 4e-6)
+
+
+@pytest.mark.parametrize("target", ["bvlc", "tpu-mlir"])
+def test_constants_where_an_input_is_infinite(tmp_path: Path, device: Any, target: str) -> None:
+    message = source(*NETS["token of a class"][:1], (2, 5, 6))
+    arrays = weights_of(message)
+    made = retarget(net_of(message, arrays, ["y"]), read_table(target), "net.prototxt", ["x0"])
+    feeds = {"x0": np.full((2, 5, 6), np.inf, np.float32)}
+    y = run(tmp_path, "made", made.net.message(), made.net.weights(), feeds, device)["y"]
+    np.testing.assert_array_equal(y[:, 0], np.repeat(arrays["a"][0].reshape(1, 6), 2, 0))
 
 
 @pytest.mark.quick

@@ -19,7 +19,6 @@ from ocaffe.layers.base import Layer, param_field, registry
 from ocaffe.shown import flag
 
 MOST_ONES = 1024  # rows of a matrix that moves values: one multiplication for each row and value
-WHY = {"MatMul": "it multiplies two matrices that the net computes, and no other layer does so"}
 COPIES = ("Split", "Power", "Reshape")  # types that can copy a value
 
 
@@ -84,11 +83,11 @@ def mover(function: Mover) -> Mover:
 class Rewriter:
     """`source` is the net as it was, `net` the net of the target. `values`: the view in `net` of each value of `source`.
 
-    `cuts`: the tensors that --cut-at can name, with those that the operators read which make them. Without it these are all values.
+    `cuts`: the tensors that --cut-at can name, with those that the operators read which make them. Without it these are all values. `batch`: the samples.
     """
 
-    def __init__(self, source: Net, table: Table, place: str, cuts: Mapping[str, Sequence[str]] | None = None) -> None:
-        self.source, self.table, self.at, self.cuts = source, table, place, cuts
+    def __init__(self, source: Net, table: Table, place: str, cuts: Mapping[str, Sequence[str]] | None = None, batch: int = 1) -> None:
+        self.source, self.table, self.at, self.cuts, self.batch = source, table, place, cuts, batch
         self.net = Net([], {}, list(source.outputs), {}, name=source.name, source_file=source.source_file)
         self.values: dict[str, View] = {}
         self.changed: collections.Counter[str] = collections.Counter()
@@ -143,6 +142,11 @@ class Rewriter:
                 made = function(self, item)
                 if made is not None:
                     return tried.done(_listed(made))
+            inner = inner or tried.problem
+        if not all(view.in_order for view in item.bottoms):  # rules may need the order of the axes
+            with self.attempt() as tried:
+                item.bottoms = [View.of(self.plain(view), view.shape) for view in item.bottoms]
+                return tried.done(self.place(item))
             inner = inner or tried.problem
         raise self.refused(faults[0], inner)
 
@@ -224,6 +228,10 @@ class Rewriter:
 
     # -- values ------------------------------------------------------------------------------------------------------
 
+    def inputs(self) -> list[View]:
+        """Return the inputs of the net."""
+        return [View.of(top, self.net.shapes[top]) for layer in self.net.layers if layer.type == "Input" for top in layer.top]
+
     def is_plain(self, view: View) -> bool:
         return view.in_order and self.net.shapes[view.blob] == view.shape
 
@@ -244,7 +252,8 @@ class Rewriter:
             return blob
         if (blob, shape) not in self._shaped:
             dims = [0 if self.net.shapes[blob][:1] == shape[:1] else -1, *shape[1:]]
-            top = self.add("Reshape", [View.of(blob, self.net.shapes[blob])], {"shape": {"dim": dims}}, part="shape", wish=wish or f"{blob}_shape")
+            # rknn-toolkit2 names values of its own after a blob and _shape, so no blob here has such a name.
+            top = self.add("Reshape", [View.of(blob, self.net.shapes[blob])], {"shape": {"dim": dims}}, part="reshaped", wish=wish or f"{blob}_reshaped")
             self._shaped[blob, shape] = top.blob
         return self._shaped[blob, shape]
 
@@ -297,9 +306,7 @@ class Rewriter:
     def refused(self, fault: Fault, inner: Error | None = None) -> Refused:
         """Return the error for the layer of the source, with the nearest tensors before it as remedy."""
         layer, fact = self.now, fault.fact
-        if layer is not None and layer.type in WHY:
-            fact = f"{fact}: {WHY[layer.type]}"
-        elif inner is not None and inner.fact and inner.fact not in fact:
+        if inner is not None and inner.fact and inner.fact not in fact:
             fact = f"{fact}; without it: {inner.fact}"
         title = f"'{layer.name}' ({layer.type})" if layer is not None else None
         names = self._before(layer) if layer is not None else []

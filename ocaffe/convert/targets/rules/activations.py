@@ -9,6 +9,7 @@ from ocaffe.convert.targets.rewriter import Item, Rewriter, rule
 from ocaffe.convert.targets.view import View
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
+TINY = 1e-37  # the square of values that no function here tells from 0
 TAIL = 6.0  # beyond it 1 - erf is below single precision
 # The coefficients of g with P(u) = sigmoid(g(u)), by least squares from 0 to TAIL, weighted for the error of Gelu
 LOGIT = (
@@ -192,6 +193,18 @@ def affine(net: Rewriter, item: Item) -> View | None:
         if last:
             return net.as_shape(x, item.shape)
     return net.add("Eltwise", [x] * int(own.power), {"operation": 0}, wish=wish)
+
+
+@rule("Power")
+def of_response(net: Rewriter, item: Item) -> View | None:
+    """x^p by LRN of single channels, which is x (k + x^2)^-beta with beta = (1 - p) / 2, for x from 1e-15 to 1e19. Of 0 it is 0."""
+    own, shape = item.own, item.shape
+    if own.power >= 1 or own.power % 2 == 0 or not shape or not net.accepts("LRN"):
+        return None
+    x = power(net, item.bottoms[0], scale=own.scale, shift=own.shift, part="line")
+    whole = shape if len(shape) == 4 else (shape[0], math.prod(shape[1:]), 1, 1)
+    fields = {"local_size": 1, "alpha": 1.0, "beta": (1 - own.power) / 2, "k": TINY}
+    return net.as_shape(net.add("LRN", [net.as_shape(x, whole)], fields, wish=item.wishes[0] if whole == shape else ""), shape)
 
 
 @rule("Bias")

@@ -11,6 +11,7 @@ from ocaffe.convert.targets.rewriter import Item, Rewriter, rule, viewed
 from ocaffe.convert.targets.rules.activations import power, product
 from ocaffe.convert.targets.rules.linear import apply, in_memory
 from ocaffe.convert.targets.view import Atom, View, size_of
+from ocaffe.errors import Error
 from ocaffe.ir.tensor import Shape
 
 POINTWISE = (
@@ -118,12 +119,21 @@ def _scaled_by(net: Rewriter, item: Item, axis: int) -> View | None:
     at = {id(atom): number for number, atom in enumerate(atoms)}
     factors = divided.permuted([at[id(atom)] for atom in inside])
     first, count, last = size_of(before), size_of(inside), size_of(after)
-    shape = (count, last) if not before else (first, count) if last == 1 else (first, count, last, 1)
-    if net.is_plain(x) and net.is_plain(by) and x.shape == shape and by.shape == (count,):
-        return None
-    factor = View.of(net.shaped(net.plain(factors), (count,)), (count,))
-    top = again(net, item, [net.as_shape(x, shape), factor], axis=0 if not before else 1)[0]
-    return View(net.plain(top), x.memory, x.axes)
+    forms: list[tuple[Shape, Shape]] = [((first, count) if last == 1 else (first, count, last, 1), (count,))]
+    if not before:  # the batch and the rest of the values are two axes where a target takes no second bottom of one axis
+        forms = [((count, last), (count,)), ((by.shape[0], count // by.shape[0], last, 1), (by.shape[0], count // by.shape[0]))]
+    problem: Error | None = None
+    for shape, own in forms:
+        if net.is_plain(x) and net.is_plain(by) and x.shape == shape and by.shape == own:
+            continue
+        with net.attempt() as tried:
+            factor = View.of(net.shaped(net.plain(factors), own), own)
+            top = again(net, item, [net.as_shape(x, shape), factor], axis=0 if not before else 1)[0]
+            return tried.done([View(net.plain(top), x.memory, x.axes)])[0]
+        problem = problem or tried.problem
+    if problem is not None:
+        raise problem
+    return None
 
 
 @viewed("PReLU", "BatchNorm")

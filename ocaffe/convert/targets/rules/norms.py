@@ -55,12 +55,10 @@ def _of_channels(net: Rewriter, x: View, eps: float, centre: bool, wish: str) ->
     if centre:
         mean = _repeated(net, _mean(net, x, -1, "mean"), channels, "means")
         x = net.add("Eltwise", [x, mean], part="centred")
-    with net.attempt() as tried:
+    if net.accepts("Power") or not net.accepts("Normalize"):
         variance = _mean(net, power(net, x, power=2, part="square"), 1, "variance")
         inverse = power(net, variance, shift=eps, power=-0.5, part="inverse")
-        return tried.done([product(net, x, _repeated(net, inverse, channels, "inverses"), part="pixels", wish=wish)])[0]
-    if tried.problem is not None and not net.accepts("Normalize"):
-        raise tried.problem
+        return product(net, x, _repeated(net, inverse, channels, "inverses"), part="pixels", wish=wish)
     fields = {"across_spatial": False, "channel_shared": False, "eps": eps * channels}
     return net.add("Normalize", [x], fields, part="pixels", wish=wish, arrays=[np.full(channels, channels**0.5)])
 

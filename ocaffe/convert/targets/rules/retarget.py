@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ocaffe.convert.caffe.net import Net, net_of
-from ocaffe.convert.targets.rewriter import Rewriter
+from ocaffe.convert.targets.rewriter import Refused, Rewriter
 from ocaffe.convert.targets.table import Table
 from ocaffe.errors import Error
 
@@ -39,7 +39,7 @@ def retarget(source: Net, table: Table, place: str, free: Sequence[str] = (), cu
         if isinstance(made, Retargeted):
             return made
         fixed = made
-    rewriter = Rewriter(source, table, place, cuts)
+    rewriter = Rewriter(source, table, place, cuts, source.shapes[free[0]][0] if free else 1)
     return Retargeted(_named(rewriter.run(), source), table, rewriter.changed, fixed)
 
 
@@ -63,12 +63,15 @@ def _of_any_batch(source: Net, table: Table, place: str, free: Sequence[str], cu
         other = net_of(message, arrays, source.outputs)
     except Error as problem:
         return f"layer {problem.layer}: {problem.fact}" if problem.layer else problem.fact
-    rewriter = Rewriter(other, table, place, cuts)
-    made = rewriter.run()
+    rewriter = Rewriter(other, table, place, cuts, size)
+    try:
+        made = rewriter.run()
+    except Refused as problem:  # the target may have layers for one batch
+        return f"layer {problem.layer}: {problem.fact}"
     message, arrays = made.message(in_place=False), made.weights()
     for layer in message.layer:
-        if any(dim and dim % size == 0 for dim in layer.reshape_param.shape.dim):
-            return f"layer '{layer.name}' (Reshape) has the batch in its shape"
+        if any(dim and dim % size == 0 for dim in (*layer.reshape_param.shape.dim, layer.tile_param.tiles if layer.HasField("tile_param") else 1)):
+            return f"layer '{layer.name}' ({layer.type}) has the batch in its fields"
     _set_batch(message, own)
     return Retargeted(_named(net_of(message, arrays, source.outputs), source), table, rewriter.changed)
 
