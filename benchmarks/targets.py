@@ -24,7 +24,7 @@ FURTHER = {
 
 
 def make(folder: Path) -> None:
-    """Export the nets that the folder lacks, with random statistics in BatchNorm."""
+    """Export the nets that the folder lacks, with random statistics in BatchNorm, and random weights in the place of zeros."""
     import onnx
     import timm
     import torch
@@ -52,6 +52,9 @@ def make(folder: Path) -> None:
             if isinstance(module, torch.nn.BatchNorm2d):
                 module.running_mean.normal_(0, 0.1)
                 module.running_var.uniform_(0.5, 1.5)
+        for name_of, parameter in task.net.named_parameters():
+            if not parameter.any() and (parameter.ndim != 1 or name_of.endswith("weight")):  # zeros hide the layers before them
+                torch.nn.init.normal_(parameter, std=0.02 if parameter.ndim != 1 else 0.5)
         export(task.net, task.x, folder / f"{name}.onnx", 18 if task.dynamo else 17, task.dynamo, norms=False)
 
 

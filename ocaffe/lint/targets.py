@@ -1,8 +1,10 @@
 """Finds what the compiler of a chip refuses of a net: `ocaffe lint --target`."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +12,7 @@ from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.targets import rules  # noqa: F401 (they register themselves)
 from ocaffe.convert.targets.rewriter import Rewriter
-from ocaffe.convert.targets.table import Fault, Table
+from ocaffe.convert.targets.table import Fault, Table, factor_of
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.lint.rules import Finding, Job, View, is_loss
@@ -24,13 +26,19 @@ def check_target(job: Job, table: Table) -> Iterator[Finding]:
     for view in job.tests or job.views:
         graph = view.shaped
         nodes = {} if graph is None else {node.name: node for node in graph.nodes}
+        producers = {top: (node.layer.param, node.bottoms) for node in nodes.values() for top in node.tops}
         for layer in view.layers:
             node = nodes.get(layer.name)
             bottoms, tops = ([blob.shape for blob in blobs] for blobs in ((node.bottoms, node.tops) if node else ((), ())))
-            for fault in table.faults(layer, bottoms, tops):
+            inputs = node.bottoms if node else []
+            for fault in table.faults(layer, bottoms, tops, partial(_factors, inputs, producers)):
                 if not fault.claimed:
                     continue
                 yield view.finding(RULE, layer, fault.fact, _remedy(view, node, fault, table), fault.path)
+
+
+def _factors(bottoms: Sequence[Blob], producers: Mapping[Blob, tuple[Any, list[Blob]]]) -> list[Blob | None]:
+    return [factor_of(blob, producers.get) for blob in bottoms]
 
 
 def _remedy(view: View, node: Node | None, fault: Fault, table: Table) -> str:

@@ -152,6 +152,18 @@ def test_lint_names_the_remedy_of_repeated_constants(tmp_path: Path, capsys: Any
     assert main(["lint", files[0], "--target", target]) == 0
 
 
+def test_lint_finds_sums_of_products(tmp_path: Path, capsys: Any) -> None:
+    net, product = tmp_path / "net.prototxt", "inner_product_param { num_output: 5 }"
+    net.write_text(
+        'layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 6 } } }\n'
+        f'layer {{ name: "a" type: "InnerProduct" bottom: "data" top: "a" {product} }}\n'
+        f'layer {{ name: "b" type: "InnerProduct" bottom: "data" top: "b" {product} }}\n'
+        'layer { name: "y" type: "Eltwise" bottom: "a" bottom: "b" top: "y" }\n'
+    )  # fmt: skip
+    assert main(["lint", str(net), "--target", "rknn"]) == 1 and main(["lint", str(net), "--target", "bvlc"]) == 0
+    assert f"{net}:4: layer 'y' (Eltwise)" in capsys.readouterr().out
+
+
 DEPLOY = """name: "small"
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 9 dim: 9 } } }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 } }

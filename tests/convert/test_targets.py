@@ -91,6 +91,7 @@ def check(folder: Path, message: Any, target: str, device: Any, tolerance: float
 
 
 CONV = "convolution_param { num_output: 4 kernel_size: 3 }"
+IP = "inner_product_param { num_output: 5 }"
 NETS: dict[str, tuple[str, Shapes]] = {
     "swish": (layer("Swish", "swish_param { beta: 1.5 }"), (IMAGE,)),
     "hard swish": (layer("HardSwish"), (IMAGE,)),
@@ -211,6 +212,7 @@ NETS: dict[str, tuple[str, Shapes]] = {
         + layer("Convolution", CONV, "x0", "c", "c") + layer("Eltwise", "", "b c"),
         ((1, *IMAGE[1:]),),
     ),
+    "sum of products": (layer("InnerProduct", IP, tops="a", name="a") + layer("InnerProduct", IP, "x0", "b", "b") + layer("Eltwise", "", "a b"), ((2, 6),)),
     "square root": (layer("Sigmoid", tops="a", name="a") + layer("Power", "power_param { power: 0.5 scale: 2 shift: 0.5 }", "a"), (IMAGE,)),
     "reciprocal": (layer("Sigmoid", tops="a", name="a") + layer("Power", "power_param { power: -1 shift: 0.5 }", "a"), ((2, 7, 3),)),
     "exponential": (layer("Exp"), (IMAGE,)),
@@ -289,6 +291,40 @@ def test_products_of_random_shapes(tmp_path: Path, device: Any, target: str, see
         shapes.append(tuple(whole[order.index(axis)] for axis in range(len(whole))))
     own = f"matmul_param {{ transpose_a: {str(bool(turned[0])).lower()} transpose_b: {str(bool(turned[1])).lower()} }}"
     check(tmp_path, source(text + layer("MatMul", own, "a0 a1"), *shapes), target, device, 4e-6)
+
+
+@pytest.mark.parametrize("target", sorted(set(names()) - {"bvlc", "caffe1"}))
+def test_rows_of_a_table(tmp_path: Path, device: Any, target: str) -> None:
+    """Of the numbers that name rows."""
+    message = source(layer("Embed", "embed_param { input_dim: 9 num_output: 4 }"), (2, 5))
+    arrays = weights_of(message)
+    made = retarget(net_of(message, arrays, ["y"]), read_table(target), "net.prototxt", ["x0"])
+    assert foreign(made, target) == []
+    feeds = {"x0": np.random.default_rng(0).integers(0, 9, (2, 5)).astype(np.float32)}
+    y = run(tmp_path, "made", made.net.message(), made.net.weights(), feeds, device)["y"]
+    np.testing.assert_allclose(y, arrays["l"][0][feeds["x0"].astype(int)] + arrays["l"][1], rtol=1e-6)
+
+
+@pytest.mark.quick
+def test_large_tables_are_refused() -> None:
+    message = source(layer("Embed", "embed_param { input_dim: 2000 num_output: 4 }"), (2, 5))
+    with pytest.raises(Refused, match="chooses from 2000 rows, and a product with ones takes up to 1024"):
+        retarget(net_of(message, weights_of(message), ["y"]), read_table("rknn"), "net")
+
+
+@pytest.mark.quick
+def test_a_sum_of_products_of_one_value_becomes_a_difference() -> None:
+    def kinds(text: str) -> list[str]:
+        message = source(text, (2, 6))
+        return [each.type for each in retarget(net_of(message, weights_of(message), ["y"]), read_table("rknn"), "net").net.layers]
+
+    one, two = layer("InnerProduct", IP, tops="a", name="a"), layer("InnerProduct", IP, "x0", "b", "b")
+    assert kinds(one + two + layer("Eltwise", "", "a b")) == ["Input", "InnerProduct", "InnerProduct", "Power", "Eltwise"]
+    scaled = layer("Power", "power_param { scale: 2 }", "a", "c", "c")
+    assert kinds(one + two + scaled + layer("Eltwise", "", "c b")).count("Power") == 2
+    other = layer("ReLU", "", "x0", "d", "d") + two.replace('"x0"', '"d"')
+    assert "Power" not in kinds(one + other + layer("Eltwise", "", "a b"))
+    assert "Power" not in kinds(one + two + layer("Eltwise", "eltwise_param { operation: MAX }", "a b"))
 
 
 @pytest.mark.parametrize("target", ["bvlc", "tpu-mlir"])

@@ -11,7 +11,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
-from ocaffe.convert.targets.table import Fault, Table
+from ocaffe.convert.targets.table import Fault, Table, factor_of
 from ocaffe.convert.targets.view import View
 from ocaffe.errors import Error
 from ocaffe.ir.tensor import Shape
@@ -130,10 +130,10 @@ class Rewriter:
                     return tried.done(_listed(made))
         if kind == "Silence":
             return []
-        faults = self._faults(item)
+        faults = self.faults(item)
         if not faults:
             blobs = [self.plain(view) for view in item.bottoms]
-            faults = self._faults(item)
+            faults = self.faults(item)
             if not faults:
                 return self.emit(item, blobs)
         inner: Error | None = None
@@ -181,13 +181,22 @@ class Rewriter:
             name = f"{wish}_{number}"
         return name
 
-    def _faults(self, item: Item) -> list[Fault]:
+    def faults(self, item: Item) -> list[Fault]:
+        """Return what the target refuses of a layer."""
         shapes = [view.shape for view in item.bottoms]
         self._strip(item)
-        faults = self.table.faults(item.param, shapes, [])
+
+        def factors() -> list[str | None]:
+            return [factor_of(view.blob, self._made) for view in item.bottoms]
+
+        faults = self.table.faults(item.param, shapes, [], factors)
         if faults:
             return faults
-        return self.table.faults(item.param, shapes, self.computed(item).infer(*shapes))
+        return self.table.faults(item.param, shapes, self.computed(item).infer(*shapes), factors)
+
+    def _made(self, blob: str) -> tuple[Any, list[str]]:
+        layer = self.net.producer(blob)
+        return layer, list(layer.bottom)
 
     def computed(self, item: Item) -> Layer:
         """Return ocaffe's object for a layer. Some layers look at how many tops there are."""

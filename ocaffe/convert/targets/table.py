@@ -1,13 +1,14 @@
 """A target as a table: the layer types that it reads, their fields, and limits of sizes. `tables/NAME.json` has the facts with their sources."""
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ocaffe import proto
 from ocaffe.errors import Error
@@ -17,6 +18,7 @@ from ocaffe.layers.window import Window
 
 FOLDER = Path(__file__).with_name("tables")
 PLAIN = frozenset({"name", "type", "bottom", "top", "source_line", "blobs", "excluded"})  # fields that every Caffe reads, and ocaffe's own
+Factors = Callable[[], Sequence[Hashable]]
 PAIRS = {"kernel_size": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"), "pad": ("pad_h", "pad_w")}
 WINDOWS = {"kernel": "kernel_size", "stride": "stride", "pad": "pad", "dilation": "dilation"}
 
@@ -61,8 +63,11 @@ class Table:
     def has(self, kind: str) -> bool:
         return kind in self.kinds
 
-    def faults(self, layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> list[Fault]:
-        """Return what the target refuses of a LayerParameter with these shapes. Without shapes only type and fields are judged."""
+    def faults(self, layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape], factors: Factors = tuple) -> list[Fault]:
+        """Return what the target refuses of a LayerParameter with these shapes. Without shapes only type and fields are judged.
+
+        `factors` returns `factor_of` each bottom.
+        """
         if layer.type not in self.kinds:
             reason = self.other.get(layer.type)
             if self.open and reason is None:
@@ -77,17 +82,17 @@ class Table:
             elif field.name not in PLAIN and self.layer is not None and field.name not in self.layer:
                 found.append(Fault(field.name, f"{self.title} knows no field {field.name} in a layer"))
         for limit in (*kind.limits, *self.limits):
-            found += self._exceeded(limit, layer, bottoms, tops)
+            found += self._exceeded(limit, layer, bottoms, tops, factors)
         return found
 
-    def _exceeded(self, limit: Mapping[str, Any], layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> list[Fault]:
+    def _exceeded(self, limit: Mapping[str, Any], layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape], factors: Factors) -> list[Fault]:
         what, _, part = limit["of"].partition(":")
         if "bottoms" in limit and (len(bottoms) or len(layer.bottom)) != limit["bottoms"]:
             return []
         if any(not set(field_values(layer, name)) & set(wanted) for name, wanted in limit.get("where", {}).items()):
             return []
         try:
-            path, values = METRICS[what](layer, part, bottoms, tops)
+            path, values = ("bottom", _summed(layer, factors())) if what == "products" else METRICS[what](layer, part, bottoms, tops)
         except IndexError:  # the shapes are not known, or have fewer axes
             return []
         wrong = [value for value in values if not _within(limit, value)]
@@ -114,6 +119,37 @@ def _bound(limit: Mapping[str, Any]) -> str:
     if "min" in limit and "max" in limit:
         return f"{limit['min']} to {limit['max']}"
     return f"at most {limit['max']}" if "max" in limit else f"at least {limit['min']}"
+
+
+# -- where values come from ------------------------------------------------------------------------------------------
+
+PLACED = ("Dropout", "Flatten", "Permute", "Reshape", "Split")
+LINEAR = ("BatchNorm", "Bias", "Power", "Scale")
+Value = TypeVar("Value", bound=Hashable)
+Producer = Callable[[Value], "tuple[Any, Sequence[Value]] | None"]
+
+
+def factor_of(value: Value, producer: Producer[Value]) -> Value | None:
+    """Return the value by which an InnerProduct multiplies its weights to give this one, through layers that move or scale values. None if none does.
+
+    `producer` returns the layer that makes a value, and its bottoms.
+    """
+    found = producer(_through(value, producer, (*PLACED, "Slice")))
+    return _through(found[1][0], producer, PLACED) if found is not None and found[0].type == "InnerProduct" else None
+
+
+def _through(value: Value, producer: Producer[Value], placed: Sequence[str]) -> Value:
+    while True:
+        found = producer(value)
+        if found is None or len(found[1]) != 1 or not (found[0].type in placed or (found[0].type in LINEAR and found[0].power_param.power == 1)):
+            return value
+        value = found[1][0]
+
+
+def _summed(layer: Any, factors: Sequence[Hashable]) -> list[int]:
+    """How many products of one value an Eltwise layer adds up. A difference is no sum."""
+    counts = collections.Counter(factor for factor in factors if factor is not None)
+    return [max(counts.values(), default=0)] if not any(factor < 0 for factor in layer.eltwise_param.coeff) else [0]
 
 
 # -- what limits are about: the path of the field, and the values ------------------------------------------------------

@@ -68,6 +68,20 @@ def in_pairs(net: Rewriter, item: Item) -> View | None:
     return total
 
 
+@rule("Eltwise")
+def difference(net: Rewriter, item: Item) -> list[View] | None:
+    """The sum of two values as a difference: one is negated."""
+    if len(item.bottoms) != 2 or item.own.operation != item.own.SUM or any(factor != 1 for factor in item.own.coeff):
+        return None
+    with net.attempt() as tried:
+        negative = power(net, item.bottoms[1], scale=-1, part="negative")
+        new = Item(proto.LayerParameter(), [item.bottoms[0], negative], item.wishes)
+        new.param.CopyFrom(item.param)
+        new.own.coeff[:] = [1, -1]
+        return None if net.faults(new) else tried.done(net.place(new))
+    return None
+
+
 def form(net: Rewriter, x: View, atoms: Sequence[Atom], axis: int) -> tuple[Shape, Sequence[Atom]] | None:
     """Return a shape of the blob in which axis 1 is these atoms, and the atoms in the order of the memory. None if they lie apart."""
     parts = x.place(atoms, axis)

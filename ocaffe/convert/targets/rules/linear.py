@@ -1,11 +1,13 @@
 """Products with constant matrices along axes: InnerProduct along any axis, resizing, slices with steps, repetition."""
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-from ocaffe.convert.targets.rewriter import MOST_ONES, Item, Rewriter, rule, viewed
+from ocaffe.convert.targets.rewriter import MOST_ONES, Item, Refused, Rewriter, rule, viewed
+from ocaffe.convert.targets.rules.activations import power
 from ocaffe.convert.targets.view import Atom, View, size_of
 
 
@@ -66,6 +68,21 @@ def inner_product(net: Rewriter, item: Item) -> View | None:
     matrix = item.arrays[0].reshape(-1, own.num_output).T if own.transpose else item.arrays[0].reshape(own.num_output, -1)
     bias = item.arrays[1].reshape(-1) if own.bias_term else None
     return apply(net, x, range(axis, len(x.shape)), matrix, bias, "product", item.wishes[0])
+
+
+@rule("Embed")
+def embed(net: Rewriter, item: Item) -> View | None:
+    """The product of the table and max(0, 1 - |x - i|) for each row i of it: 1 for the row that x names, else 0. Of other numbers than rows it is the bias."""
+    own, shape = item.own, item.shape
+    if own.input_dim > MOST_ONES:
+        raise Refused(f"it chooses from {own.input_dim} rows, and a product with ones takes up to {MOST_ONES}")
+    numbers = net.as_shape(item.bottoms[0], (math.prod(shape), 1))
+    rows = {"num_output": own.input_dim}
+    apart = net.add("InnerProduct", [numbers], rows, part="distances", arrays=[np.ones((own.input_dim, 1)), -np.arange(own.input_dim)])
+    near = power(net, net.add("AbsVal", [apart], part="apart"), scale=-1, shift=1, part="near")
+    fields = {"num_output": own.num_output, "bias_term": own.bias_term}
+    table = [item.arrays[0].reshape(own.input_dim, own.num_output).T, *item.arrays[1:]]
+    return net.add("InnerProduct", [net.add("ReLU", [near], part="ones")], fields, part="rows", arrays=table).reshaped((*shape, own.num_output))
 
 
 @rule("Tile")
