@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from ocaffe.cl.command_list import CommandList
@@ -30,10 +30,11 @@ from ocaffe.passes.optimise import Applied, optimise, pipeline
 from ocaffe.passes.verify import InvalidSchedule
 from ocaffe.support.switches import Switches
 
+CONSTANT_SHARE = 1 / 8  # of a limit, by which the estimate of the memory that no microbatch reduces may be wrong
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
 AIMS, AIM_SHARE = 5, 0.98  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
-HISTORY_PART, MOST_HISTORY = 16, 3  # history of at least these parts of a limit may be worth its copies, or surely is
+HISTORY_PART, LEAST_ROOM = 16, 8  # history of this part of a limit may be worth its copies; it surely is if without them less than that part is left
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
@@ -107,7 +108,7 @@ def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
         return _nearest(replace(compilation, prepacks=False))
     history = persistent([found.recording.schedule]).get(Role.HISTORY, 0) if compilation.may_host else 0
     attempts = []
-    if MOST_HISTORY * history < compilation.options.limit:
+    if not history or LEAST_ROOM * compilation.budget(found) >= compilation.options.limit:
         attempts.append(_kept_limit(compilation, found))
     if history and (not attempts or not attempts[0][0].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
         hosting = replace(compilation, hosts=True)
@@ -124,17 +125,22 @@ def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[Compiled
     if not compilation.may_recompute:
         return plain, False
     attempts = [plain]
-    for found in compilation.within(compilation.budget(plain), compilation.fit()):
+    for found in compilation.within(plain, compilation.fit()):
         attempts.append(found)
         if compilation.excess(found) <= 0:
             return found, False
     places = cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else []
+    splits = []
     for cut in places:
-        found = _in_microbatches(compilation, cut)
+        found = _in_microbatches(compilation, plain, cut)
         if compilation.excess(found) <= 0:
             return found, True
-        attempts.append(found)
-    return _best(attempts), bool(places)
+        splits.append((found, cut))
+    if splits:
+        nearest, cut = min(splits, key=lambda each: compilation.excess(each[0]))
+        singles = Microbatch(cut, batch_of(compilation.graph, cut))
+        attempts += [nearest, *compilation.within(plain, compilation.fit(quick=True), singles)]
+    return min(attempts, key=compilation.excess), bool(places)
 
 
 def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, int]:
@@ -149,7 +155,7 @@ def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, 
     def fits(batch: int) -> bool:
         infer_shapes(compilation.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
         smaller = compilation.compiled()
-        attempts = compilation.within(compilation.budget(smaller), compilation.fit(quick=True)) if compilation.may_recompute else ()
+        attempts = compilation.within(smaller, compilation.fit(quick=True)) if compilation.may_recompute else ()
         return any(compilation.excess(each) <= 0 for each in itertools.chain([smaller], attempts))
 
     try:
@@ -162,39 +168,46 @@ def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, 
         infer_shapes(compilation.graph, shapes)
 
 
-def _best(attempts: Iterable[CompiledNet]) -> CompiledNet:
-    return min(attempts, key=lambda each: each.plan.total)
+def _in_microbatches(compilation: _Compilation, plain: CompiledNet, cut: int) -> CompiledNet:
+    """Split the layers up to `cut` into microbatches. Return the split within the limit with the least predicted time, or else the nearest to it.
 
-
-def _in_microbatches(compilation: _Compilation, cut: int) -> CompiledNet:
-    """Split the layers up to `cut` into microbatches. Return the split within the limit with the least predicted time.
-
-    If no split is within the limit, return the one into single samples.
+    `plain`: the net without a split.
     """
     batch = batch_of(compilation.graph, cut)
     counts = [count for count in range(2, batch + 1) if batch % count == 0]
     tried: dict[int, CompiledNet] = {}
     searches: dict[int, Fit] = {}
 
-    def within(count: int, plain: CompiledNet) -> CompiledNet:
-        return _best(compilation.within(compilation.budget(plain), searches[count], Microbatch(cut, count)))
+    def within(count: int) -> CompiledNet:
+        return min(compilation.within(plain, searches[count], Microbatch(cut, count)), key=compilation.excess)
 
     def fits(count: int) -> bool:
         if count not in tried:
             searches[count] = compilation.fit(quick=True)
-            tried[count] = within(count, compilation.compiled(microbatch=Microbatch(cut, count)))
+            tried[count] = within(count)
         return compilation.excess(tried[count]) <= 0
 
-    first = next((index for index, count in enumerate(counts) if fits(count)), None)  # from the fewest: schedules of many microbatches are long
-    if first is None:
-        return tried[counts[-1]] if counts else compilation.compiled()
-    fitting = []
-    for count in counts[first : first + COUNTS]:
-        if fits(count):
+    def fastest(some: Sequence[int]) -> CompiledNet:
+        fitting = []
+        for count in filter(fits, some):
             searches[count].quick = False
-            thorough = within(count, tried[count])
+            thorough = within(count)
             fitting.append(thorough if compilation.excess(thorough) <= 0 else tried[count])
-    return min(fitting, key=lambda found: found.predicted(compilation.target.rates).seconds)
+            if searches[count].keeps_all:
+                break  # more microbatches have nothing to save
+        return min(fitting, key=lambda found: found.predicted(compilation.target.rates).seconds)
+
+    def may_fit_after(few: int, many: int) -> bool:
+        """Whether a count above `many` may fit: memory is about a constant, and a part that falls with the count."""
+        constant = (many * compilation.excess(tried[many]) - few * compilation.excess(tried[few])) / (many - few)
+        return constant <= CONSTANT_SHARE * compilation.budget(plain)
+
+    for index, count in enumerate(counts):  # from the fewest: schedules of many microbatches are long
+        if fits(count):
+            return fastest(counts[index : index + COUNTS])
+        if index and not may_fit_after(counts[index - 1], count):
+            break
+    return min(tried.values(), key=compilation.excess, default=plain)
 
 
 @dataclass(frozen=True)
@@ -246,15 +259,19 @@ class _Compilation:
         """Return the search for values to compute again or to copy to the host. `within` sets its limit."""
         return Fit(0, self.target.rates, self.target.alignment, quick)
 
-    def within(self, budget: int, fit: Fit, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
-        """Yield plans that aim at `budget` bytes, up to the first one within it, or one whose aim no choice reaches."""
-        fit.limit = budget
+    def within(self, similar: CompiledNet, fit: Fit, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
+        """Yield plans, up to the first one within the limit, or one whose aim no choice reaches.
+
+        The first aim is what the limit leaves of a similar net; its fixed bytes may differ a little.
+        """
+        fit.limit = self.budget(similar)
         for _ in range(AIMS):
             found = self.compiled(fit, microbatch)
             yield found
-            if found.plan.total <= budget or not fit.keeps_limit:
+            room = self.budget(found)
+            if found.plan.total <= room or (not fit.keeps_limit and room <= fit.limit):
                 return
-            fit.limit = int(fit.limit * AIM_SHARE * budget / found.plan.total)
+            fit.limit = int(fit.limit * AIM_SHARE * room / found.plan.total) if fit.keeps_limit else room
 
     def compiled(self, fit: Fit | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
         options, switches = self.options, self.switches

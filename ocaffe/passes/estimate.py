@@ -17,9 +17,7 @@ from ocaffe.memory.plan import lifetimes
 from ocaffe.memory.predict import beside_seconds
 from ocaffe.passes.group import Group
 from ocaffe.passes.offload import Copy, gaps, place_copies, waits_for
-from ocaffe.passes.recompute import MAX_CHAIN_LAUNCHES, MIN_VALUE_BYTES, Recomputation
-
-NEVER = 1 << 60
+from ocaffe.passes.recompute import MAX_CHAIN_LAUNCHES, MIN_VALUE_BYTES, NEVER, Recomputation
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,7 @@ class Estimate:
             launch = schedule[step]
             self.sources[step] = [number[root] for root in dict.fromkeys(ref.root for ref in launch.reads) if root in number]
             self.results[step] = [number[root] for root in dict.fromkeys(ref.root for ref in launch.writes) if root in number]
-            self.valid[step] = min((
-                other for ref in launch.reads if ref.persistent for other, begin, stop in plan.changes[ref.root]
-                if step < other and ref.root_offset < stop and begin < ref.root_end
-            ), default=NEVER)  # fmt: skip
+            self.valid[step] = plan.changed_after(launch, step)
         pairs = [
             (step, number[launch[i].root], number[launch[j].root]) for step, launch in enumerate(schedule) for i, j in launch.inplace
             if launch[i].root in number and launch[j].root in number and launch[j].base is None and launch[i].root.nbytes == launch[j].nbytes

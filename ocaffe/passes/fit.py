@@ -61,6 +61,11 @@ class Fit:
         """Whether the live bytes of the last choice are within the limit."""
         return self.choice is not None and self.choice.found.peak <= self.limit
 
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the last choice keeps all values."""
+        return self.choice is not None and not self.choice.dropped and not self.choice.stored
+
     def choose_to_fit(self, schedule: Schedule) -> Schedule:
         """Choose, and return the schedule with the launches that compute values again; if nothing keeps the limit, that with the fewest live bytes."""
         schedule = grouped(schedule)

@@ -10,6 +10,7 @@ import itertools
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ocaffe.ir.launch import Access, BeginFetch, BeginStore, EndFetch, EndStore, Launch, Measure, Schedule, transfer
 from ocaffe.ir.rates import Rates
@@ -113,46 +114,73 @@ def place_copies(copies: list[Copy], live: list[int], seconds: list[float], rate
         begins[copy.last].append(copy)
         ends[copy.next].append(copy)
     start = [0.0, *itertools.accumulate(seconds)]
-    flying: deque[tuple[Copy, float]] = deque()
+    queue = _Queue()
     free = waited = 0.0
-    size = 0  # of the values on their way
     steps = iter(sorted(begins))
     step = next(steps, len(seconds))
     while step < len(seconds):  # those at which a copy begins or is in progress
         now = start[step] + waited
-        while flying:
-            copy, done = flying[0]
-            if done > now and live[step] + size <= limit and all(other.next > step + 1 for other, _ in flying):
+        while queue.copies:
+            done = queue.copies[0].time
+            if done > now and live[step] + queue.size <= limit and -queue.most > step + 1:
                 break
             waited += max(0.0, done - now)
             now = max(now, done)
-            copy.stored = step
-            size -= copy.size
-            flying.popleft()
-        live[step] += size
+            queue.popped().stored = step
+        live[step] += queue.size
         for copy in begins.get(step, ()):
             free = max(free, start[step + 1] + waited) + copy_seconds(copy.nbytes, rates.to_host)
-            flying.append((copy, free))
-            size += copy.size
-        step = step + 1 if flying else next((later for later in steps if later > step), len(seconds))
-    free, size = start[-1], 0
+            queue.add(copy, free, -copy.next)
+        step = step + 1 if queue.copies else next((later for later in steps if later > step), len(seconds))
+    free = start[-1]
     steps = iter(sorted(ends, reverse=True))
     step = next(steps, -1)
     while step >= 0:
-        while flying:
-            copy, begin = flying[0]
-            if begin < start[step + 1] and live[step] + size <= limit and all(other.stored <= step for other, _ in flying):
+        while queue.copies:
+            if queue.copies[0].time < start[step + 1] and live[step] + queue.size <= limit and queue.most <= step:
                 break
-            copy.fetched = step + 1
             free = min(free, start[step + 1])
-            size -= copy.size
-            flying.popleft()
-        live[step] += size
+            queue.popped().fetched = step + 1
+        live[step] += queue.size
         for copy in sorted(ends.get(step, ()), key=lambda copy: copy.last):
             free = min(free, start[step]) - copy_seconds(copy.nbytes, rates.from_host)
-            flying.append((copy, free))
-            size += copy.size
-        step = step - 1 if flying else next((earlier for earlier in steps if earlier < step), -1)
+            queue.add(copy, free, copy.stored)
+        step = step - 1 if queue.copies else next((earlier for earlier in steps if earlier < step), -1)
+
+
+class _Queued(NamedTuple):
+    copy: Copy
+    time: float  # at which it ends, or begins
+    rank: int
+
+
+class _Queue:
+    """Copies of one direction in progress, in the order of their begin. `size`: their bytes on the device."""
+
+    def __init__(self) -> None:
+        self.copies: deque[_Queued] = deque()
+        self.size = 0
+        self._ranks: deque[int] = deque()  # those that are larger than all behind them
+
+    @property
+    def most(self) -> int:
+        """The largest rank of the copies."""
+        return self._ranks[0]
+
+    def add(self, copy: Copy, time: float, rank: int) -> None:
+        self.copies.append(_Queued(copy, time, rank))
+        self.size += copy.size
+        while self._ranks and self._ranks[-1] < rank:
+            self._ranks.pop()
+        self._ranks.append(rank)
+
+    def popped(self) -> Copy:
+        """Remove the first copy and return it."""
+        copy, _, rank = self.copies.popleft()
+        self.size -= copy.size
+        if self._ranks[0] == rank:
+            self._ranks.popleft()
+        return copy
 
 
 def waits_for(copies: list[Copy], seconds: list[float], rates: Rates) -> float:

@@ -10,6 +10,8 @@ is live: values at the cuts are kept, the rest is dropped (Chen et al., Training
 """
 from __future__ import annotations
 
+import bisect
+import copy
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -22,6 +24,7 @@ from ocaffe.passes.elementwise_fusion import MAX_OPERANDS
 MIN_VALUE_BYTES = 1 << 20  # smaller values are not worth the launches
 MIN_SHARE_DIVISOR = 128  # without a limit, values below 1/128 of all droppable bytes are kept
 MAX_TRAFFIC_RATIO = 4  # without a limit, recompute if the traffic is at most four times the size
+NEVER = 1 << 60  # a step after all others
 MAX_CHAIN_LAUNCHES = 400  # launches that recompute one value, at most: a stage of a residual net
 
 
@@ -35,7 +38,7 @@ def segmentations(schedule: Schedule) -> Iterator[Recomputation]:
     plain = Recomputation(schedule)
     total = sum(root.nbytes for root in plain.needed if root in plain.makers)
     for pieces in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64):
-        plan = Recomputation(schedule)
+        plan = copy.copy(plain)
         plan.cut(total // pieces)
         yield plan
 
@@ -144,7 +147,7 @@ class Recomputation:
         large = [ref for ref in maker.reads if ref.nbytes >= MIN_VALUE_BYTES]
         plain = all(op.ref.shape == root.shape and op.ref.is_dense for op in user.operands if op.ref.root is root)
         there = all(
-            self._unchanged(ref, maker_step, step) if ref.persistent else ref.root not in self.dropped and self.needed.get(ref.root, -1) >= step
+            self._changed(ref, maker_step) >= step if ref.persistent else ref.root not in self.dropped and self.needed.get(ref.root, -1) >= step
             for ref in maker.reads
         )
         return plain and there and len(large) == 1 and len(maker.writes) == 1 and len(maker.operands) + len(user.operands) <= MAX_OPERANDS + 1
@@ -153,7 +156,7 @@ class Recomputation:
         """The launches that recompute `root` at step `use` from kept values; None if that is impossible."""
         step, launch = self.makers[root]
         chain = [*seen, launch]
-        if len(chain) > MAX_CHAIN_LAUNCHES or not all(self._unchanged(ref, step, use) for ref in launch.reads if ref.persistent):
+        if len(chain) > MAX_CHAIN_LAUNCHES or self.changed_after(launch, step) < use:
             return None
         for ref in launch.reads:
             source = ref.root
@@ -174,10 +177,15 @@ class Recomputation:
             chain = more
         return chain
 
-    def _unchanged(self, ref: Ref, made: int, use: int) -> bool:
-        """Whether a persistent Ref is unchanged between steps `made` and `use`. An update or running statistics may change it."""
+    def changed_after(self, launch: Launch, made: int) -> int:
+        """The first step after `made` that changes a persistent Ref that a launch reads: an update, or running statistics. NEVER: no step does."""
+        return min((self._changed(ref, made) for ref in launch.reads if ref.persistent), default=NEVER)
+
+    def _changed(self, ref: Ref, made: int) -> int:
         first, end = ref.root_offset, ref.root_end  # once: a net of many layers has as many changes as layers
-        return not any(made < step < use and first < other_end and other < end for step, other, other_end in self.changes[ref.root])
+        changes = self.changes[ref.root]
+        later = changes[bisect.bisect_right(changes, made, key=lambda change: change[0]) :]
+        return next((step for step, other, other_end in later if first < other_end and other < end), NEVER)
 
     def _make(self, root: Ref, recomputed: dict[Ref, Ref], result: list[Launch], user: Launch) -> None:
         """Append the launches that recompute `root` for `user`."""

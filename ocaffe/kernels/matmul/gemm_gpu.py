@@ -233,9 +233,14 @@ def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth
     return ranked(target, tiles, rows, columns, depth, batches)[0]
 
 
-def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> list[Choice]:
+def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Sequence[Choice]:
     """Return the tiles and splits for `batches` products of rows x depth by depth x columns, sorted by `cost`."""
-    return sorted(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches))
+    return _ranked(target, tuple(tiles), rows, columns, depth, batches)
+
+
+@functools.lru_cache(4096)  # a net has few shapes, and a search for a plan records it many times
+def _ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Sequence[Choice]:
+    return tuple(sorted(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches)))
 
 
 def choices(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Iterator[Choice]:

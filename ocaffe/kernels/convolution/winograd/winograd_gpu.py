@@ -8,6 +8,7 @@ small with 4 x 4, too.
 """
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -101,6 +102,7 @@ def full(g: ConvGeometry) -> tuple[int, ...]:
     return tuple(i + 2 * p - k + 1 for i, p, k in zip(g.size, g.pad, g.kernel, strict=True))
 
 
+@functools.lru_cache(4096)  # as gemm_gpu.ranked
 def cost(target: Target, g: ConvGeometry, direction: str) -> float:
     """Return the estimated time of a direction in the cycles of gemm_gpu.cost."""
     if direction == "backward_filter":
