@@ -6,9 +6,10 @@
 Data are constants, or come from an LMDB of 256 x 256 images (`raw`).
 
 NVML is read every 0.1 s. Figures are MiB above those of the idle GPU, so nothing else may run on it. `context` is that of a process with an open device
-and nothing else, `plan` that of `ocaffe plan` for this device, or the limit. `excess` is the peak minus both; ocaffe promises 64 MiB at most. `processes`
-is the largest number of processes on the GPU at a time. Seconds are those from the command to the line of iteration 0. --quick takes the rows of ResNet-50
-in fp32 without a limit and with 1900M. --json adds its rows to those of the file. The exit status is 1 if a run fails or an excess is above 64 MiB.
+and nothing else, `plan` that of `ocaffe plan` for this device, or the limit. `excess` is the peak minus both. `beyond` is the peak minus what `ocaffe plan`
+says that the device shows: of a first start without a limit this is more, because of compilers. ocaffe promises 64 MiB at most. `processes` is the largest
+number of processes on the GPU at a time. Seconds are those from the command to the line of iteration 0. --quick takes the rows of ResNet-50 in fp32
+without a limit and with 1900M. --json adds its rows to those of the file. The exit status is 1 if a run fails or `beyond` is above 64 MiB.
 """
 from __future__ import annotations
 
@@ -58,6 +59,7 @@ ROWS = (  # the most important first
     Row("resnet50", "fp32", 8, ""), Row("lenet", "fp32", 64, ""),
     Row("alexnet", "fp32", 64, "", "raw"), Row("alexnet", "bf16", 256, "", "raw"), Row("resnet50", "fp32", 64, "1400M", "raw"),
     Row("resnet50", "fp32", 64, "", "raw"),
+    Row("alexnet", "fp32", 64, "70G", "raw"), Row("resnet50", "fp32", 8, "70G"),  # compilers within the plan
 )  # fmt: skip
 QUICK = 2
 
@@ -140,16 +142,18 @@ def empty_context(gpu: Nvml, device: str) -> tuple[float, float]:
     return found, own
 
 
-def plan(solver: Path, row: Row, device: str) -> float:
-    """MiB of the plan for this device, or of the limit."""
+def plan(solver: Path, row: Row, device: str, context: float) -> tuple[float, float]:
+    """MiB of the plan for this device, or of the limit, and MiB that the device shows at a first start, by `ocaffe plan`."""
     if row.limit:
-        return float(memory_limit(row.limit) or 0) / MIB
+        limit = float(memory_limit(row.limit) or 0) / MIB
+        return limit, limit + context
     file = solver.with_suffix(".json")
     command = [sys.executable, "-m", "ocaffe", "plan", "--solver", str(solver), "--device", device, "--math", row.math, "--json", str(file)]
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Failed(done.stderr)
-    return float(json.loads(file.read_text())["total_bytes"]) / MIB
+    said = json.loads(file.read_text())
+    return float(said["total_bytes"]) / MIB, float(said["first_start_bytes"]) / MIB
 
 
 def train(gpu: Nvml, solver: Path, row: Row, device: str, caches: dict[str, str]) -> dict[str, float]:
@@ -183,14 +187,16 @@ def measure(gpu: Nvml, row: Row, states: list[str], device: str, context: float)
         param.net_param.CopyFrom(data)
         solver = Path(folder) / "solver.prototxt"
         solver.write_text(write_text(param))
-        planned = plan(solver, row, device)
+        planned, first_start = plan(solver, row, device, context)
         for state in ("cold", "warm"):
             figures = train(gpu, solver, row, device, {name: f"{folder}/{name}" for name in CACHES})  # also without "cold": it fills the caches
             excess = figures["peak_mib"] - context - planned
+            beyond = min(excess, figures["peak_mib"] - first_start) if state == "cold" else excess
             if state in states:
-                found.append({**row._asdict(), "caches": state, **figures, "context_mib": context, "plan_mib": planned, "excess_mib": excess})
+                sizes = {"context_mib": context, "plan_mib": planned, "excess_mib": excess, "beyond_mib": beyond}
+                found.append({**row._asdict(), "caches": state, **figures, **sizes})
                 cells = (*row, state, f"{figures['peak_mib']:.0f}", f"{context:.0f}", f"{planned:.0f}", f"{excess:.0f}",
-                         f"{figures['peak_at_s']:.1f}", figures["processes"], f"{figures['first_iteration_s']:.1f}")  # fmt: skip
+                         f"{beyond:.0f}", f"{figures['peak_at_s']:.1f}", figures["processes"], f"{figures['first_iteration_s']:.1f}")  # fmt: skip
                 print(f"| {' | '.join(map(str, cells))} |", flush=True)
             if states == ["cold"]:
                 break
@@ -211,8 +217,8 @@ def main() -> int:
     empty_context(gpu, options.device)  # the first process of a machine tests the runtimes and loads libraries from the disk
     context, own = empty_context(gpu, options.device)
     print(f"an empty context: {context:.0f} MiB by the driver, {own:.0f} MiB by ocaffe's measurement\n")
-    print("| net | math | batch | limit | data | caches | peak | context | plan | excess | peak at, s | processes | first iteration, s |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| net | math | batch | limit | data | caches | peak | context | plan | excess | beyond | peak at, s | processes | first iteration, s |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     rows: list[dict[str, Any]] = []
     failed = False
     for row in ROWS[: QUICK if options.quick else None]:
@@ -225,7 +231,7 @@ def main() -> int:
             print(*row, "failed:", str(failure)[-2000:], flush=True)
         if options.json:
             save(ROOT / options.json, rows)
-    return int(failed or any(row["excess_mib"] > ALLOWED for row in rows))
+    return int(failed or any(row["beyond_mib"] > ALLOWED for row in rows))
 
 
 def save(file: Path, rows: list[dict[str, Any]]) -> None:

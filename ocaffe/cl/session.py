@@ -97,6 +97,11 @@ class Memory(Protocol):
         """Release a buffer that no command uses."""
 
 
+def room_of_first_start(device: Device) -> int:
+    """Return the bytes of a GPU's own memory that compilers may take while its caches are empty, without a memory limit (docs/adr/0018)."""
+    return device.info.target.free_memory // COMPILER_SHARE if device.context_bytes else 0
+
+
 class Arena:
     """The slabs of recycled Refs. Nets that take turns can share an arena; each run then overwrites the others' values."""
 
@@ -145,7 +150,7 @@ class Session:
         With a memory limit they do not start, since only the plan tells how much they may take.
         """
         if self.device.context_bytes and not self.limited:
-            self.programs.expect(layers // LAYERS_PER_PROGRAM, self.device.info.target.free_memory // COMPILER_SHARE)
+            self.programs.expect(layers // LAYERS_PER_PROGRAM, room_of_first_start(self.device))
 
     def bind(self, command_lists: Iterable[CommandList]) -> None:
         """Bind those of the command lists that are not bound to the device: build all programs together, grow the arenas, set arguments.

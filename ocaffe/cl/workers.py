@@ -154,8 +154,13 @@ def worker_count(programs: int, room: int, context: int, cores: Cores | None = N
     if programs < _FEWEST_PROGRAMS:
         return 0
     cores = cores or Cores.of_this_machine()
-    fitting = (room + SLACK) // context if context else _MAX_WORKERS
-    return max(0, min(cores.ours - 1, cores.total - cores.busy, programs // 2, max(_FEW_WORKERS, programs // _PROGRAMS_EACH), fitting, _MAX_WORKERS))
+    fitting = most_contexts(room, context) // context if context else _MAX_WORKERS
+    return max(0, min(cores.ours - 1, cores.total - cores.busy, programs // 2, max(_FEW_WORKERS, programs // _PROGRAMS_EACH), fitting))
+
+
+def most_contexts(room: int, context: int) -> int:
+    """Return the bytes of the contexts of as many workers as `room` bytes of device memory allow."""
+    return context * min(_MAX_WORKERS, (room + SLACK) // context) if context else 0
 
 
 class Worker:

@@ -66,6 +66,7 @@ class WholePlan:
     caffe: dict[str, int]  # memory that BVLC Caffe would allocate, by category
     on_cpu: bool  # the process of the training has this memory
     context: int = 0  # of the driver on the device, if it is open and has its own memory
+    compilers: int = 0  # contexts of compilers there, at a first start
 
     @property
     def fixed(self) -> dict[str, int]:
@@ -92,6 +93,11 @@ class WholePlan:
     @property
     def total(self) -> int:
         return sum(self.fixed.values()) + sum(self.slabs)
+
+    @property
+    def first_start(self) -> int:
+        """Bytes on the device while programs are built with empty caches. Slabs do not exist then."""
+        return self.context + max(self.total, self.compilers + sum(self.fixed.values()))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -128,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
             for batch in options.batch[1:]:
                 other = _nets(options, data, batch)
                 curves.append(Curve(f"batch {batch}", other.images, trace(other.plans(machine))))
-        whole = WholePlan(_planned(nets.nets, machine.target, limit), nets.caffe, machine.target.is_cpu, machine.context)
+        whole = WholePlan(_planned(nets.nets, machine.target, limit), nets.caffe, machine.target.is_cpu, machine.context, 0 if limit else machine.compilers)
     for line in data.notes:
         log.tell(f"note: {line}")
     title = pathlib.Path(options.solver or options.model).name
@@ -193,7 +199,7 @@ def _machine(options: Any, timed: bool) -> Machine:
         try:
             if timed or (options.memory_limit and device.context_bytes):  # a training there chooses by measured speeds
                 return Machine.measured(device)
-            return Machine.assumed(device.target)._replace(context=device.context_bytes)
+            return Machine.assumed(device.target).with_driver(device)
         finally:
             device.close()
     if options.math not in ("", *CPU_MATHS):
@@ -261,6 +267,8 @@ def _summary(whole: WholePlan) -> Iterator[str]:
         yield f"pinned memory of the host: {size_text(whole.on_host)}, for values that are not on the device between forward and backward"
     if whole.context:
         yield f"with the driver's context of {size_text(whole.context)} the device shows {size_text(whole.total + whole.context)}, and up to 64 MiB more"
+        if whole.first_start > whole.total + whole.context:
+            yield f"while a first start builds programs it shows up to {size_text(whole.first_start)}; a --memory-limit holds then, too"
     if whole.on_cpu:
         yield f"on a CPU the process also takes its start-up and the runtime's memory: {whole.runtime}"
 
@@ -286,6 +294,7 @@ def _record(whole: WholePlan, machine: Machine, curves: Sequence[Curve]) -> dict
         "launches": len(main.recording.schedule),
         "categories": {**whole.fixed, "recycled": sum(whole.slabs)},
         "context_bytes": whole.context,
+        "first_start_bytes": whole.first_start,
         "host_bytes": whole.on_host,
         "runtime_bytes": whole.runtime.bytes if whole.on_cpu else 0,
         "nets": [

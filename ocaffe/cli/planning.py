@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from ocaffe import proto
 from ocaffe.cl.device import Device
 from ocaffe.cl.rates import assumed, rates_of
+from ocaffe.cl.session import room_of_first_start
+from ocaffe.cl.workers import most_contexts
 from ocaffe.compiler.compile import CompiledNet, compile_net, nearest_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.compiler.points import NetOfStep, plans_of
@@ -35,12 +37,16 @@ PATIENCE, QUICK = 1.5, 0.4  # seconds of the search for it, and those of the fir
 
 
 class Machine(NamedTuple):
-    """A device to plan for. `rates`: of the predicted times. `name`: for people, with how its speeds are known. `context`: bytes of the driver's context."""
+    """A device to plan for. `rates`: of the predicted times. `name`: for people, with how its speeds are known.
+
+    `context`: bytes of the driver's context. `compilers`: bytes of the contexts of compilers at a first start without a limit.
+    """
 
     target: Target
     rates: Rates
     name: str
     context: int = 0
+    compilers: int = 0
 
     @classmethod
     def assumed(cls, target: Target) -> Machine:
@@ -52,7 +58,11 @@ class Machine(NamedTuple):
         """An open device. Its speeds are measured once and stored."""
         rates = rates_of(device)
         target = device.target if device.target.unified_memory else replace(device.target, rates=rates)  # as a session with a limit has it
-        return cls(target, rates, f"'{target.name}' with its measured speeds", device.context_bytes)
+        return cls(target, rates, f"'{target.name}' with its measured speeds").with_driver(device)
+
+    def with_driver(self, device: Device) -> Machine:
+        """The same with what the driver adds to a plan."""
+        return self._replace(context=device.context_bytes, compilers=most_contexts(room_of_first_start(device), device.context_bytes))
 
 
 @dataclass
