@@ -21,6 +21,8 @@ from ocaffe.cl import program
 from ocaffe.cl.device import Device, DeviceInfo, choose, list_devices
 from ocaffe.cl.quirks import Quirk
 from ocaffe.ir.target import Target
+from ocaffe.kernels.convolution.winograd import winograd_gpu
+from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.support.switches import VARIABLE
 from tests.harness import of_kind, quick_to_compile, switches, treat_as_large
 
@@ -78,6 +80,13 @@ def pytest_collection_finish() -> None:
 
 
 LOG_LEVEL = log.minimum  # fixtures of modules raise it too, so the level before a test is not the one to restore
+
+
+@pytest.fixture(autouse=True)
+def choices() -> None:
+    """Forget the ranks of tiles before each test. Some tests change what they depend on."""
+    for ranks in (gemm_gpu._ranked, winograd_gpu.cost):
+        ranks.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,7 @@ class Net:
             seed = runtime.random_seed() or 0
         own = not isinstance(device, Device)
         kept, memory_limit = kept_names(keep), whole_bytes(memory_limit)
-        session = Session(runtime.open_device(device) if not isinstance(device, Device) else device, memory_limit is not None)
+        session = Session(runtime.open_device(device) if not isinstance(device, Device) else device, memory_limit)
         test = phase == proto.TEST
         options = NetOptions(backward=not test, keep=kept, observed_diffs=True, limit=memory_limit, prepack_weights=test).holding_gradients()
         net = phase_net(message, phase, given.level, given.stages)

@@ -46,7 +46,7 @@ SUMS = 12
 LONG = 8e-3  # minimum seconds of a run of multiply-adds: shorter runs do not raise the clock
 RUNS = 5
 LINKED = 64 << 20  # bytes of a copy between device and host
-COPIED = 256 << 20  # bytes, more than caches hold
+COPIED = 256 << 20  # bytes of both buffers of a copy, more than caches hold
 MEMORY_DIVISOR = 8  # at most 1 / MEMORY_DIVISOR of the free memory
 
 

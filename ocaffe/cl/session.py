@@ -115,11 +115,14 @@ class Arena:
 class Session:
     """Owner of all buffers. Command lists and nets look them up by Ref."""
 
-    def __init__(self, device: Device, limited: bool = False, apart: int = FEWEST_APART) -> None:
-        """`limited`: the nets of the session have a memory limit. `apart`: from this number on, a CPU's programs are built in other processes alone."""
-        self.device, self.limited = device, limited
-        if limited and not device.target.unified_memory and device.target.rates is GENERIC_CPU:
-            device.target = replace(device.target, rates=rates_of(device))
+    def __init__(self, device: Device, limit: float | None = None, apart: int = FEWEST_APART) -> None:
+        """`limit`: bytes that the nets of the session may take, infinite if that is not known yet; None: there is no limit.
+
+        `apart`: from this number on, a CPU's programs are built in other processes alone.
+        """
+        self.device, self.limited = device, limit is not None
+        if limit is not None and not device.target.unified_memory and device.target.rates is GENERIC_CPU:
+            device.target = replace(device.target, rates=rates_of(device, limit))
         self.programs: Programs = device.programs or Programs(device, apart=apart if device.info.target.is_cpu else 0)
         self.command_lists: list[CommandList] = []
         self.arena = Arena()  # for nets without their own arena

@@ -51,7 +51,7 @@ def measured(section: str, device: Device, limit: int, built: Progress = lambda 
 
     `limit`: bytes for a net; 0: nearly the free memory. `built` gets the number of compiled programs, and of those to compile.
     """
-    session = Session(device, limited=section != RATES)
+    session = Session(device, None if section == RATES else math.inf)
     session.programs.progress = built
     if section == RATES:
         yield rates(session)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -103,7 +104,7 @@ class Solver:
         check_solver(self.param, self.file)  # before the first lines of the log, so that its error stands alone
         log.info("solver.cpp:45", Lines("Initializing solver from parameters: ", *write_text(self.param).split("\n")))
         self.rate = LearningRate(self.param)
-        self.session = Session(device, limited=memory_limit is not None or max_slowdown is not None, apart=1)
+        self.session = Session(device, math.inf if memory_limit is None and max_slowdown is not None else memory_limit, apart=1)
         self.exchange = make_exchange(exchange, gradient_bits, self.session, world)
         files = weight_files(weights or self.param.weights)
         known = [state.learned_net] if state is not None and state.learned_net else [] if resume else files

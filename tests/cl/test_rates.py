@@ -10,8 +10,8 @@ import pytest
 
 from ocaffe.cl import host_memory, rates
 from ocaffe.cl.device import Device
-from ocaffe.cl.peaks import link_rates
-from ocaffe.cl.rates import SPEEDS, measured, rates_of
+from ocaffe.cl.peaks import COPIED, link_rates
+from ocaffe.cl.rates import SPEEDS, assumed, measured, rates_of
 from ocaffe.cl.session import Session
 from ocaffe.support import cache
 
@@ -98,6 +98,13 @@ def test_another_device_or_driver_is_measured(device: Device, counted: list[Devi
 def test_a_session_without_a_limit_measures_nothing(device: Device, counted: list[Device]) -> None:
     Session(device)
     assert not counted
+
+
+def test_a_measurement_keeps_within_the_room(device: Device, counted: list[Device]) -> None:
+    """A training with a limit below its buffers would else exceed the limit. Speeds that are known need no room."""
+    assert rates_of(device, COPIED - 1).flops == assumed(device.target).flops and not counted
+    known = rates_of(device, COPIED)
+    assert len(counted) == 1 and rates_of(device, 1).flops == known.flops
 
 
 def test_measured_speeds_are_those_of_a_device(device: Device) -> None:

@@ -1,6 +1,7 @@
 """The order of work of a session on a GPU with its own memory: compilers' contexts, then slabs, never more than the plan."""
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +32,7 @@ layer { name: "prob" type: "Softmax" bottom: "ip" top: "prob" }
 
 
 def network(device: Device, limited: bool = True) -> Network:
-    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device, limited), quiet=True)
+    made = Network(phase_net(parse(NET, proto.NetParameter), proto.TEST), proto.TEST, Session(device, math.inf if limited else None), quiet=True)
     made.fill_parameters()
     return made
 
