@@ -1,20 +1,28 @@
-"""Load Caffe files in the front ends of compilers: `PYTHON benchmarks/target_judges.py tpu-mlir|rknn NET ..`, in a Python that has the package.
+"""Load Caffe files in the front ends of compilers: `PYTHON benchmarks/target_judges.py tpu-mlir|rknn [--compute] NET ..`, in a Python that has the package.
 
 A NET is the path of the files without their endings. For each a line `RESULT {...}` is printed: `loaded` is '' or the error. Beside NET.in.npz (inputs) and
 NET.exp.npz (expected outputs), tpu-mlir's real Caffe computes the net; `real` is the largest difference, as a share of the largest magnitude.
+With --compute, tpu-mlir's Top operators and rknn-toolkit2's simulator (in float16) compute it too. `error` is, as a share of the outputs' variation: 0
+for equal outputs, about 1 for unrelated ones.
 """
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+COMPUTE = "--compute"
+TOP_PASSES = ("--struct-optimize", "--shape-infer", "--canonicalize", "--extra-optimize")  # those of the package's model_transform
+Report = Callable[..., None]
 
 
 def difference(base: str, outputs: dict[str, Any]) -> float:
@@ -26,77 +34,107 @@ def difference(base: str, outputs: dict[str, Any]) -> float:
         )  # fmt: skip
 
 
-def apart(judge: Callable[[str], dict[str, Any]], base: str) -> dict[str, Any]:
-    """Judge in a process of its own, because a fatal error of a compiler ends it."""
+def spread(found: list[Any], expected: list[Any]) -> float:
+    """Return the error of outputs, as a share of the variation of the expected ones. Each is compared with the nearest output of its size."""
+    worst = 0.0
+    for wanted in expected:
+        largest = float(np.abs(wanted).max(initial=0))
+        scale = max(float(wanted.std()), 1e-3 * largest, 1e-6) if wanted.size > 1 else max(largest, 0.1)
+        sizes = [np.asarray(values, np.float64).reshape(wanted.shape) for values in found if np.size(values) == wanted.size]
+        worst = max(worst, min((float(np.sqrt(np.mean((values - wanted) ** 2))) / scale for values in sizes), default=float("inf")))
+    return worst if np.isfinite(worst) else 1e9
+
+
+def arrays(path: str) -> dict[str, Any]:
+    with np.load(path) as data:
+        return {name: data[name] for name in data.files}
+
+
+def apart(judge: Callable[[str, bool, Report], None], base: str, compute: bool) -> dict[str, Any]:
+    """Judge in a process of its own, because a fatal error of a compiler ends it. `judge` reports each part that it has found."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
+        def report(**part: Any) -> None:
+            os.write(write, json.dumps(part).encode() + b"\n")
+
         try:
-            row = judge(base)
+            judge(base, compute, report)
         except BaseException as problem:
-            row = {"loaded": f"{type(problem).__name__}: {str(problem)[:200]}"}
-        os.write(write, json.dumps(row).encode())
+            report(ended=f"{type(problem).__name__}: {' '.join(str(problem).split())[-200:]}")
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as stream:
-        text = stream.read()
+        row: dict[str, Any] = {name: value for line in stream for name, value in json.loads(line).items()}
     status = os.waitpid(child, 0)[1]
-    return json.loads(text) if text else {"loaded": f"the process ended with status {status}"}
+    ended = row.pop("ended", f"the process ended with status {status}" if status else "")
+    if ended:
+        row["not computed" if "loaded" in row else "loaded"] = ended
+    return row
 
 
-def tpu_mlir(base: str) -> dict[str, Any]:
-    """Compute the net in tpu-mlir's Caffe, then convert it to Top operators."""
+def tpu_mlir(base: str, compute: bool, report: Report) -> None:
+    """Compute the net in tpu-mlir's Caffe, convert it to Top operators, and compute these."""
     from transform.CaffeConverter import CaffeConverter
 
-    row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         made = CaffeConverter("net", f"{base}.prototxt", f"{base}.caffemodel", [], [], {})
         if Path(f"{base}.in.npz").exists():
-            with np.load(f"{base}.in.npz") as given:
-                for name in given.files:
-                    made.net.blobs[name].reshape(*given[name].shape)
-                    made.net.blobs[name].data[...] = given[name]
-            row["real"] = difference(base, {name: np.array(values) for name, values in made.net.forward().items()})
-        try:
-            made.generate_mlir("net.mlir")
-            row["loaded"] = ""
-        except Exception as problem:
-            row["loaded"] = f"{type(problem).__name__}: {str(problem)[:200]}"
+            for name, values in arrays(f"{base}.in.npz").items():
+                made.net.blobs[name].reshape(*values.shape)
+                made.net.blobs[name].data[...] = values
+            report(real=difference(base, {name: np.array(values) for name, values in made.net.forward().items()}))
+        made.generate_mlir("origin.mlir")
+        system = {"LD_LIBRARY_PATH": f"/lib/{sysconfig.get_config_var('MULTIARCH')}"}  # the package has a libc, which the system's loader cannot start
+        done = subprocess.run(["tpuc-opt", "origin.mlir", *TOP_PASSES, "-o", "net.mlir"], env=os.environ | system, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"tpuc-opt: {' '.join(done.stderr.split())[:150] or done.returncode}")
+        report(loaded="")
+        if compute:
+            report(error=spread(top_outputs(arrays(f"{base}.in.npz")), list(arrays(f"{base}.exp.npz").values())))
         os.chdir("/")
-    return row
 
 
-def rknn(base: str) -> dict[str, Any]:
-    """Load and build the net. The toolkit prints the types that it does not know and goes on, so its messages count."""
+def top_outputs(given: dict[str, Any]) -> list[Any]:
+    """Return the outputs that tpu-mlir's interpreter computes from net.mlir."""
+    import pymlir
+
+    made = pymlir.module()
+    made.load("net.mlir")
+    for name, values in zip(made.input_names, given.values()):  # an input that a layer changes in place has another name there
+        made.set_tensor(name, values, values.shape)
+    made.invoke(True)
+    tensors = made.get_all_tensor()
+    return [tensors[name] for name in made.output_names]
+
+
+def rknn(base: str, compute: bool, report: Report) -> None:
+    """Load and build the net, and simulate it. The toolkit prints the types that it does not know and goes on, so its messages count."""
     from rknn.api import RKNN
 
     with tempfile.TemporaryFile() as said:
-        keep = os.dup(1), os.dup(2)
         for number in (1, 2):
             os.dup2(said.fileno(), number)
-        try:
-            made = RKNN(verbose=False)
-            made.config(target_platform="rk3588")
-            code = made.load_caffe(model=f"{base}.prototxt", blobs=f"{base}.caffemodel")
-            problem = "" if code == 0 else f"load_caffe returned {code}"
-            if not problem and made.build(do_quantization=False) != 0:
-                problem = "build failed"
-            made.release()
-        except BaseException as error:
-            problem = f"{type(error).__name__}: {' '.join(str(error).split())[-200:]}"
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for number, old in zip((1, 2), keep):
-                os.dup2(old, number)
+        made = RKNN(verbose=False)
+        made.config(target_platform="rk3588")
+        problem = "load_caffe failed" if made.load_caffe(model=f"{base}.prototxt", blobs=f"{base}.caffemodel") else ""
+        if not problem and made.build(do_quantization=False) != 0:
+            problem = "build failed"
+        sys.stdout.flush()
         said.seek(0)
-        refused = [line for line in said.read().decode(errors="replace").splitlines() if "Current not support" in line]
-    return {"loaded": refused[0].partition("load_caffe:")[2].strip()[:100] if refused else problem}
+        lines = [line.partition(": ")[2].strip() for line in said.read().decode(errors="replace").splitlines()]
+        refused = [line for line in lines if "Current not support" in line] or [line for line in lines if problem and "Error" in line]
+        report(loaded=" ".join([problem, *refused[-1:]]).strip()[:200])
+        if compute and not problem and not refused:
+            made.init_runtime()
+            given = list(arrays(f"{base}.in.npz").values())
+            found = made.inference(inputs=given, data_format=["nchw"] * len(given))
+            report(error=spread(found, list(arrays(f"{base}.exp.npz").values())))
 
 
 def main() -> None:
-    kind, *bases = sys.argv[1:]
+    kind, *bases = (word for word in sys.argv[1:] if word != COMPUTE)
     if kind == "tpu-mlir":
         spec = importlib.util.find_spec("tpu_mlir")
         assert spec is not None and spec.submodule_search_locations
@@ -104,7 +142,7 @@ def main() -> None:
         os.environ |= {"TPUC_ROOT": str(root), "GLOG_minloglevel": "2", "PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
         sys.path.insert(0, str(root / "python"))
     for base in bases:
-        row = apart({"tpu-mlir": tpu_mlir, "rknn": rknn}[kind], str(Path(base).resolve()))
+        row = apart({"tpu-mlir": tpu_mlir, "rknn": rknn}[kind], str(Path(base).resolve()), COMPUTE in sys.argv)
         print("\nRESULT " + json.dumps({"net": Path(base).name, **row}), flush=True)
 
 

@@ -1,7 +1,8 @@
 """Finds what the compiler of a chip refuses of a net: `ocaffe lint --target`."""
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import collections
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.targets import rules  # noqa: F401 (they register themselves)
 from ocaffe.convert.targets.rewriter import Rewriter
-from ocaffe.convert.targets.table import Fault, Table, factor_of
+from ocaffe.convert.targets.table import Around, Fault, Table, factor_of
 from ocaffe.errors import Error
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.lint.rules import Finding, Job, View, is_loss
@@ -27,11 +28,17 @@ def check_target(job: Job, table: Table) -> Iterator[Finding]:
         graph = view.shaped
         nodes = {} if graph is None else {node.name: node for node in graph.nodes}
         producers = {top: (node.layer.param, node.bottoms) for node in nodes.values() for top in node.tops}
+        makers, remade, outputs = dict[str, str](), collections.Counter[str](), _outputs(view.layers)
         for layer in view.layers:
             node = nodes.get(layer.name)
+            before = [makers.get(name, "") for name in layer.bottom]
+            if not (layer.type == "Scale" and before[:1] == ["BatchNorm"]):
+                remade.update(set(layer.top) & set(layer.bottom))
+            factors = partial(_factors, node.bottoms if node else (), producers)
+            around = Around(before, outputs, max((remade[name] for name in layer.top), default=0), factors)
+            makers |= dict.fromkeys(layer.top, layer.type)
             bottoms, tops = ([blob.shape for blob in blobs] for blobs in ((node.bottoms, node.tops) if node else ((), ())))
-            inputs = node.bottoms if node else []
-            for fault in table.faults(layer, bottoms, tops, partial(_factors, inputs, producers)):
+            for fault in table.faults(layer, bottoms, tops, around):
                 if not fault.claimed:
                     continue
                 yield view.finding(RULE, layer, fault.fact, _remedy(view, node, fault, table), fault.path)
@@ -39,6 +46,15 @@ def check_target(job: Job, table: Table) -> Iterator[Finding]:
 
 def _factors(bottoms: Sequence[Blob], producers: Mapping[Blob, tuple[Any, list[Blob]]]) -> list[Blob | None]:
     return [factor_of(blob, producers.get) for blob in bottoms]
+
+
+def _outputs(layers: Iterable[Any]) -> set[str]:
+    """Return the blobs whose last values no layer reads."""
+    found = set[str]()
+    for layer in layers:
+        found -= set(layer.bottom)
+        found |= set(layer.top)
+    return found
 
 
 def _remedy(view: View, node: Node | None, fault: Fault, table: Table) -> str:

@@ -47,8 +47,10 @@ def weights_of(message: Any) -> dict[str, list[np.ndarray]]:
 
 
 def outputs_of(message: Any) -> list[str]:
-    read = {name for each in message.layer for name in each.bottom}
-    return [name for each in message.layer for name in each.top if name not in read]
+    ends = dict[str, None]()
+    for each in message.layer:
+        ends = {name: None for name in ends if name not in each.bottom} | dict.fromkeys(each.top)
+    return list(ends)
 
 
 def run(folder: Path, name: str, message: Any, arrays: dict[str, list[np.ndarray]], feeds: dict[str, np.ndarray], device: Any) -> dict[str, np.ndarray]:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
-from ocaffe.convert.targets.table import Fault, Table, factor_of
+from ocaffe.convert.targets.table import Around, Fault, Table, factor_of
 from ocaffe.convert.targets.view import View
 from ocaffe.errors import Error
 from ocaffe.ir.tensor import Shape
@@ -95,6 +95,7 @@ class Rewriter:
         self.merged: dict[str, Item] = {}  # layers that a rule has changed before they are reached, by name; their bottoms are not set
         self._shaped: dict[tuple[str, Shape], str] = {}
         self._reserved = set(source.shapes)
+        self._open: list[tuple[Hashable, ...]] = []  # what rules are being tried for
 
     def run(self) -> Net:
         """Return the net of the target. Raises Refused with the first layer that cannot be expressed."""
@@ -136,13 +137,20 @@ class Rewriter:
             faults = self.faults(item)
             if not faults:
                 return self.emit(item, blobs)
+        state = str(_settings(item.param)), *(view.layout() for view in item.bottoms)
+        if state in self._open:  # a rule made what it began with
+            raise self.refused(faults[0])
         inner: Error | None = None
-        for function in RULES.get(kind, ()):
-            with self.attempt() as tried:
-                made = function(self, item)
-                if made is not None:
-                    return tried.done(_listed(made))
-            inner = inner or tried.problem
+        self._open.append(state)
+        try:
+            for function in RULES.get(kind, ()):
+                with self.attempt() as tried:
+                    made = function(self, item)
+                    if made is not None:
+                        return tried.done(_listed(made))
+                inner = inner or tried.problem
+        finally:
+            self._open.pop()
         if not all(view.in_order for view in item.bottoms):  # rules may need the order of the axes
             with self.attempt() as tried:
                 item.bottoms = [View.of(self.plain(view), view.shape) for view in item.bottoms]
@@ -189,10 +197,11 @@ class Rewriter:
         def factors() -> list[str | None]:
             return [factor_of(view.blob, self._made) for view in item.bottoms]
 
-        faults = self.table.faults(item.param, shapes, [], factors)
+        around = Around([self.net.producer(view.blob).type for view in item.bottoms], factors=factors)
+        faults = self.table.faults(item.param, shapes, [], around)
         if faults:
             return faults
-        return self.table.faults(item.param, shapes, self.computed(item).infer(*shapes), factors)
+        return self.table.faults(item.param, shapes, self.computed(item).infer(*shapes), around)
 
     def _made(self, blob: str) -> tuple[Any, list[str]]:
         layer = self.net.producer(blob)

@@ -5,7 +5,7 @@ import collections
 import functools
 import json
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -32,6 +32,20 @@ class Fault(NamedTuple):
     path: str
     fact: str
     claimed: bool = True
+
+
+@dataclass(frozen=True)
+class Around:
+    """The place of a layer in its net. `makers`: the types of the layers that make its bottoms. `outputs`: the blobs that no layer reads.
+
+    `remade`: how many layers, this one included, have worked in place on its top. A Scale behind a BatchNorm is not counted. `factors` returns `factor_of`
+    each bottom.
+    """
+
+    makers: Sequence[str] = ()
+    outputs: Collection[str] = ()
+    remade: int = 0
+    factors: Factors = tuple
 
 
 @dataclass(frozen=True)
@@ -63,11 +77,8 @@ class Table:
     def has(self, kind: str) -> bool:
         return kind in self.kinds
 
-    def faults(self, layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape], factors: Factors = tuple) -> list[Fault]:
-        """Return what the target refuses of a LayerParameter with these shapes. Without shapes only type and fields are judged.
-
-        `factors` returns `factor_of` each bottom.
-        """
+    def faults(self, layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape], around: Around = Around()) -> list[Fault]:
+        """Return what the target refuses of a LayerParameter with these shapes. Without shapes only type and fields are judged."""
         if layer.type not in self.kinds:
             reason = self.other.get(layer.type)
             if self.open and reason is None:
@@ -82,17 +93,23 @@ class Table:
             elif field.name not in PLAIN and self.layer is not None and field.name not in self.layer:
                 found.append(Fault(field.name, f"{self.title} knows no field {field.name} in a layer"))
         for limit in (*kind.limits, *self.limits):
-            found += self._exceeded(limit, layer, bottoms, tops, factors)
+            found += self._exceeded(limit, layer, bottoms, tops, around)
         return found
 
-    def _exceeded(self, limit: Mapping[str, Any], layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape], factors: Factors) -> list[Fault]:
+    def _exceeded(self, limit: Mapping[str, Any], layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape], around: Around) -> list[Fault]:
         what, _, part = limit["of"].partition(":")
+        if "after" in limit and not set(limit["after"]) & set(around.makers):
+            return []
+        if limit.get("output") and not (set(layer.top) & set(around.outputs) and around.remade >= limit["output"]):
+            return []
+        if (len(bottoms) or len(layer.bottom)) < limit.get("from_bottoms", 0) or ("axes" in limit and bottoms and len(bottoms[0]) not in limit["axes"]):
+            return []
         if "bottoms" in limit and (len(bottoms) or len(layer.bottom)) != limit["bottoms"]:
             return []
         if any(not set(field_values(layer, name)) & set(wanted) for name, wanted in limit.get("where", {}).items()):
             return []
         try:
-            path, values = ("bottom", _summed(layer, factors())) if what == "products" else METRICS[what](layer, part, bottoms, tops)
+            path, values = ("bottom", _summed(layer, around.factors())) if what == "products" else METRICS[what](layer, part, bottoms, tops)
         except IndexError:  # the shapes are not known, or have fewer axes
             return []
         wrong = [value for value in values if not _within(limit, value)]
@@ -203,6 +220,12 @@ def _places(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shap
     return f"{param_field(layer.type)}.{part}", [len(set(getattr(own, part))) or 1]
 
 
+def _given(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """Whether a field is given, or its forms for rows and columns."""
+    names = {field.name for field, _ in _own(layer).ListFields()}
+    return f"{param_field(layer.type)}.{part}", [bool(names & {part, *PAIRS.get(part, ())})]
+
+
 def _overhang(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
     """The pixels that the last window of a mean has beyond the image and its pads."""
     own = _own(layer)
@@ -215,9 +238,37 @@ def _overhang(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Sh
 
 
 def _group(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
-    """1, 'channels' or another number of groups."""
-    group = _own(layer).group
-    return f"{param_field(layer.type)}.group", ["channels" if group > 1 and group == bottoms[0][1] else group]
+    """1, 'channels' for one filter a channel, or another number of groups."""
+    own = _own(layer)
+    return f"{param_field(layer.type)}.group", ["channels" if 1 < own.group == own.num_output == bottoms[0][1] else own.group]
+
+
+def _pads_left_out(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The pads that means do not count."""
+    own = _own(layer)
+    counts = own.pool != own.AVE or own.global_pooling or own.avg_include_pad
+    return f"{param_field(layer.type)}.avg_include_pad", [] if counts else [max(field_values(layer, "pad"))]
+
+
+def _older(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """An axis in a field of old files, if it is another one than `axis`."""
+    own = _own(layer)
+    value = getattr(own, part)
+    return f"{param_field(layer.type)}.{part}", [value] if own.HasField(part) and value != own.axis else []
+
+
+def _filters(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The filters for each channel."""
+    return f"{param_field(layer.type)}.num_output", [_own(layer).num_output / bottoms[0][1]]
+
+
+def _covering(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The pad around an image that is as large as the window."""
+    own = _own(layer)
+    if own.global_pooling:
+        return "", []
+    windows = Window.read(registry()[layer.type].implementation(layer)(layer, proto.TEST), own, bottoms[0][2:])
+    return f"{param_field(layer.type)}.pad", list(windows.pad) if tuple(windows.kernel) == tuple(bottoms[0][2:]) else []
 
 
 METRICS: dict[str, Metric] = {
@@ -226,17 +277,24 @@ METRICS: dict[str, Metric] = {
     "last axis": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.axis", [len(bottoms[0]) - 1 - _axis(layer, part, bottoms, tops)[1][0]]),
     "bottoms": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms) or len(layer.bottom)]),
     "tops": lambda layer, part, bottoms, tops: ("top", [len(layer.top)]),
+    "in place": lambda layer, part, bottoms, tops: ("top", [top for top in layer.top if top in layer.bottom]),
     "batch": lambda layer, part, bottoms, tops: ("", [bottoms[0][0]]),
     "size": lambda layer, part, bottoms, tops: ("", [shape[int(part)] for shape in (*bottoms, *tops) if len(shape) > int(part)]),
     "channels": lambda layer, part, bottoms, tops: ("", [bottoms[0][1]]),
     "values": lambda layer, part, bottoms, tops: ("", [math.prod(bottoms[0])]),
     "field": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.{part}", field_values(layer, part)),
     "forms": _places,
-    "given": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.{part}", [_own(layer).HasField(part)]),
+    "given": _given,
     "axis": _axis,
     "area": _area,
     "overhang": _overhang,
     "group": _group,
+    "pads left out": _pads_left_out,
+    "older": _older,
+    "filters": _filters,
+    "covering": _covering,
+    "top size": lambda layer, part, bottoms, tops: ("", [shape[int(part)] for shape in tops]),
+    "axes left out": lambda layer, part, bottoms, tops: ("permute_param.order", [len(bottoms[0]) - len(layer.permute_param.order)]),
     "order": lambda layer, part, bottoms, tops: ("permute_param.order", [" ".join(map(str, layer.permute_param.order))]),
     "first axes": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms[0])]),
     "second axes": lambda layer, part, bottoms, tops: ("bottom", [len(bottoms[1])]),

@@ -1,0 +1,60 @@
+"""Limits of compilers that random nets showed (benchmarks/lint_targets.py): `lint --target` tells them, and `convert --target` avoids them."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ocaffe import proto
+from ocaffe.convert.targets.table import read_table
+from ocaffe.formats.text import parse
+from ocaffe.lint import lint
+from tests.convert.test_targets import check, layer
+
+pytestmark = pytest.mark.unoptimised
+
+CONV = layer("Convolution", "convolution_param { num_output: 4 kernel_size: 3 pad: 1 }", "x0", "a", "a")
+NORM = layer("BatchNorm", "", "a", "a", "b")
+SCALE = layer("Scale", "scale_param { bias_term: true }", "a", "a", "c")
+POINT = layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "a", "y", "e")
+LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '' if the target takes it
+    "output made in place": ("tpu-mlir", CONV + layer("ReLU", "", "a", "a", "r"), "the output that a layer makes in place is a"),
+    "output of its own": ("tpu-mlir", CONV + layer("ReLU", "", "a", "y", "r"), ""),
+    "blob made in place": ("tpu-mlir", CONV + layer("ReLU", "", "a", "a", "r") + POINT, ""),
+    "norm and ReLU in place": ("rknn", CONV + NORM + SCALE + layer("ReLU", "", "a", "a", "r"), "the output that several layers make in place is a"),
+    "norm in place": ("rknn", CONV + NORM + SCALE, ""),
+    "ReLU in place": ("rknn", CONV + layer("ReLU", "", "a", "a", "r"), ""),
+    "scale without bias": ("rknn", CONV + NORM.replace('top: "a"', 'top: "n"') + layer("Scale", "", "n", "y", "c"), "bias_term behind a BatchNorm is false"),
+    "scale alone": ("rknn", CONV + layer("Scale", "", "a", "y", "c"), ""),
+    "slice_dim": ("tpu-mlir", layer("Slice", "slice_param { slice_dim: 2 }", "x0", "y z"), "slice_dim is 2; tpu-mlir reads only axis"),
+    "concat_dim": ("tpu-mlir", layer("Concat", "concat_param { concat_dim: 2 }", "x0 x0", "y"), "concat_dim is 2; tpu-mlir reads only axis"),
+    "axis of Reverse": ("tpu-mlir", layer("Reverse", "reverse_param { axis: -1 }", "x0", "y"), "axis is -1; tpu-mlir takes at least 0"),
+    "short order": ("tpu-mlir", layer("Permute", "permute_param { order: [0, 2] }", "x0", "y"), "the number of axes that order leaves out is 2"),
+    "padded whole image": ("tpu-mlir", layer("Pooling", "pooling_param { kernel_size: 6 pad: 1 }", "x0", "y"),
+                           "the pad around an image of the window's size is 1"),
+    "whole image": ("tpu-mlir", layer("Pooling", "pooling_param { kernel_size: 6 }", "x0", "y"), ""),
+    "maximum of three": ("tpu-mlir", layer("Eltwise", "eltwise_param { operation: MAX }", "x0 x0 x0", "y"), "factors or maxima is 3"),
+    "leaky ReLU6": ("tpu-mlir", layer("ReLU6", "relu6_param { negative_slope: 0.1 }", "x0", "y"), "negative_slope is 0.1; tpu-mlir ignores it"),
+}  # fmt: skip
+WITHOUT_FORM = ("padded whole image",)
+
+
+INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: [2, 4, 6, 6] } } }\n'
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", LIMITS)
+def test_lint_tells_the_limit(tmp_path: Path, name: str) -> None:
+    target, text, fact = LIMITS[name]
+    (tmp_path / "net.prototxt").write_text(INPUT + text)
+    found = [each for each in lint(str(tmp_path / "net.prototxt"), target=read_table(target)) if each.rule == "target"]
+    assert len(found) == bool(fact)
+    remedy = "--cut-at" if name in WITHOUT_FORM else f"--target={target}"
+    assert not fact or (fact in found[0].fact and remedy in found[0].fix)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, fact) in LIMITS.items() if fact and name not in WITHOUT_FORM])
+def test_convert_avoids_the_limit(tmp_path: Path, device: Any, name: str) -> None:
+    target, text, _ = LIMITS[name]
+    check(tmp_path, parse(INPUT + text, proto.NetParameter), target, device)
