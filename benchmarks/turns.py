@@ -22,7 +22,7 @@ def my_turn() -> None:
 
 
 def in_turns(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """Run the commands, print their rows and return them. A command that fails is named, with the end of what it said."""
+    """Run the commands, print their rows and return them. A command that fails is named, with the end of its messages."""
     children = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {FLAG: "1"})
         for command in commands

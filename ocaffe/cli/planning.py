@@ -61,7 +61,7 @@ class Machine(NamedTuple):
         return cls(target, rates, f"'{target.name}' with its measured speeds").with_driver(device)
 
     def with_driver(self, device: Device) -> Machine:
-        """The same with what the driver adds to a plan."""
+        """The same with the memory that the driver adds to a plan."""
         return self._replace(context=device.context_bytes, compilers=most_contexts(room_of_first_start(device), device.context_bytes))
 
 
