@@ -82,7 +82,19 @@ def _problem(node: Node, table: Table) -> str | None:
     bottoms = [f"bottom{roots.index(blob)}" for blob in roots]
     tops = [f"top{number}" for number in range(len(node.tops))]
     layers, shapes = [], {name: tuple(blob.shape) for name, blob in zip(bottoms, roots)}
+    arrays = {}
     for name, blob in dict(zip(bottoms, roots)).items():
+        maker = blob.producer
+        if maker is not None and maker.type in table.makers and len(maker.tops) == 1:  # a limit depends on it
+            inner = [f"{name}_{number}" for number in range(len(maker.bottoms))]
+            shapes |= {each: tuple(bottom.shape) for each, bottom in zip(inner, maker.bottoms)}
+            layers += [proto.LayerParameter(name=each, type="Input", top=[each], input_param={"shape": [{"dim": shapes[each]}]}) for each in inner]
+            layer = proto.LayerParameter()
+            layer.CopyFrom(maker.layer.param)
+            layer.name, layer.bottom[:], layer.top[:] = name, inner, [name]
+            arrays[name] = [np.zeros(tuple(each.shape), np.float32) for each in maker.layer.parameters()]
+            layers.append(layer)
+            continue
         constant = blob.producer is not None and blob.producer.type == "Parameter"
         layer = proto.LayerParameter(name=name, type="Parameter" if constant else "Input", top=[name])
         (layer.parameter_param.shape if constant else layer.input_param.shape.add()).dim.extend(blob.shape)
@@ -90,11 +102,12 @@ def _problem(node: Node, table: Table) -> str | None:
     own = proto.LayerParameter()
     own.CopyFrom(node.layer.param)
     own.bottom[:], own.top[:] = bottoms, tops
-    arrays = {own.name: [np.zeros(tuple(each.shape), np.float32) for each in node.layer.parameters()]}
+    own.name = "own"
+    arrays |= {own.name: [np.zeros(tuple(each.shape), np.float32) for each in node.layer.parameters()]}
     arrays |= {layer.name: [np.zeros(shapes[layer.name], np.float32)] for layer in layers if layer.type == "Parameter"}
     shapes |= {name: tuple(blob.shape) for name, blob in zip(tops, node.tops)}
     try:
         Rewriter(Net([*layers, own], arrays, tops, shapes), table, "").run()
     except Error as problem:
-        return problem.fact
+        return problem.fact if (problem.layer or "").startswith("'own'") else None
     return None

@@ -35,9 +35,11 @@ LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '
                            "the pad around an image of the window's size is 1"),
     "whole image": ("tpu-mlir", layer("Pooling", "pooling_param { kernel_size: 6 }", "x0", "y"), ""),
     "maximum of three": ("tpu-mlir", layer("Eltwise", "eltwise_param { operation: MAX }", "x0 x0 x0", "y"), "factors or maxima is 3"),
+    "reader of ArgMax": ("rknn", layer("ArgMax", "argmax_param { axis: 1 }", "x0", "a", "a") + layer("ReLU", "", "a", "y", "r"), "of an ArgMax's result is 4"),
+    "scale of the batch": ("rknn", layer("Scale", "scale_param { axis: 0 bias_term: true }", "x0", "y"), "axis is 0; rknn-toolkit2 takes 1"),
     "leaky ReLU6": ("tpu-mlir", layer("ReLU6", "relu6_param { negative_slope: 0.1 }", "x0", "y"), "negative_slope is 0.1; tpu-mlir ignores it"),
 }  # fmt: skip
-WITHOUT_FORM = ("padded whole image",)
+WITHOUT_FORM = ("padded whole image", "reader of ArgMax")
 
 
 INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: [2, 4, 6, 6] } } }\n'

@@ -74,6 +74,12 @@ class Table:
     other: Mapping[str, str]
     open: bool = False
 
+    @functools.cached_property
+    def makers(self) -> frozenset[str]:
+        """The types whose results a limit is about."""
+        every = [*self.limits, *(limit for kind in self.kinds.values() for limit in kind.limits)]
+        return frozenset(maker for limit in every for maker in limit.get("after", ()))
+
     def has(self, kind: str) -> bool:
         return kind in self.kinds
 
