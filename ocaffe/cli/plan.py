@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ocaffe.cl.feed import BUFFERS
 from ocaffe.cli.flags import (
     Parser,
     batches_flag,
@@ -30,7 +31,9 @@ from ocaffe.graph.microbatch import Microbatch
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.record import Recording
 from ocaffe.ir.graph import Graph
+from ocaffe.ir.launch import roots
 from ocaffe.ir.target import MATHS, TENSOR_MATHS, Target
+from ocaffe.ir.tensor import Role
 from ocaffe.memory.curve import Curve, chosen_text, knee, smallest_within, table, trace
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
@@ -84,6 +87,12 @@ class WholePlan:
     def on_host(self) -> int:
         """Bytes in the host's memory, where values are meanwhile."""
         return max(sum(net.plan.host_slabs) for net in self.nets)
+
+    @property
+    def batches(self) -> int:
+        """Bytes in the host's memory of the batches that a loader has ready for a device with its own memory."""
+        staged = {root for net in self.nets for root in roots(net.recording.schedule) if root.role is Role.STAGING}
+        return BUFFERS * sum(root.nbytes for root in staged) if self.context else 0
 
     @property
     def runtime(self) -> RuntimeMemory:
@@ -265,6 +274,8 @@ def _summary(whole: WholePlan) -> Iterator[str]:
         yield f"ocaffe takes {100 * whole.total / caffe:.0f} % of what Caffe does"
     if whole.on_host:
         yield f"pinned memory of the host: {size_text(whole.on_host)}, for values that are not on the device between forward and backward"
+    if whole.batches:
+        yield f"memory of the host for batches: {size_text(whole.batches)}, and a batch more for each process that reads images"
     if whole.context:
         yield f"with the driver's context of {size_text(whole.context)} the device shows {size_text(whole.total + whole.context)}, and up to 64 MiB more"
         if whole.first_start > whole.total + whole.context:
@@ -296,6 +307,7 @@ def _record(whole: WholePlan, machine: Machine, curves: Sequence[Curve]) -> dict
         "context_bytes": whole.context,
         "first_start_bytes": whole.first_start,
         "host_bytes": whole.on_host,
+        "batches_bytes": whole.batches,
         "runtime_bytes": whole.runtime.bytes if whole.on_cpu else 0,
         "nets": [
             {
