@@ -11,6 +11,7 @@ from ocaffe.convert.targets.table import FOLDER, names, read_table
 
 PAGE = pathlib.Path(__file__).parent / "targets.md"
 RESULTS = PAGE.parents[1] / "benchmarks" / "targets.json"
+LINTED = RESULTS.with_name("lint_targets.json")
 END = "<!-- end -->"
 
 
@@ -62,11 +63,33 @@ def refused(record: dict[str, Any]) -> list[str]:
     return lines
 
 
+VERDICTS = {  # the columns: what lint says, and what the compiler does
+    "passes, right": "lint passes, compiler: right",
+    "missed: refused": "lint passes, compiler: refused",
+    "missed: wrong": "lint passes, compiler: wrong",
+    "missed: not computed": "lint passes, compiler: not computed",
+    "refuses, refused": "lint refuses, compiler: refused",
+    "refuses, wrong": "lint refuses, compiler: wrong",
+    "refuses, not computed": "lint refuses, compiler: not computed",
+    "false alarm": "lint refuses, compiler: right",
+}  # fmt: skip
+
+
+def linted(record: dict[str, Any]) -> list[str]:
+    """Return the lines of the table that compares lint with the compilers."""
+    used = {name: verdict for name, verdict in VERDICTS.items() if any(verdict in each for each in record["counts"].values())}
+    lines = [f"| target | nets | {' | '.join(used)} |", "|---" * (2 + len(used)) + "|"]
+    for target, counts in sorted(record["counts"].items()):
+        lines.append(f"| {target} | {sum(counts.values())} | {' | '.join(str(counts.get(verdict, 0)) for verdict in used.values())} |")
+    return lines
+
+
 def page() -> str:
     """Return the text of the page with new tables."""
     record = json.loads(RESULTS.read_text(encoding="utf-8"))
     text = PAGE.read_text(encoding="utf-8")
-    for name, lines in (("targets", targets()), ("measured", measured(record)), ("refused", refused(record)), ("notes", notes())):
+    compared = json.loads(LINTED.read_text(encoding="utf-8"))
+    for name, lines in (("linted", linted(compared)), ("targets", targets()), ("measured", measured(record)), ("refused", refused(record)), ("notes", notes())):
         start = f"<!-- table {name} -->\n"
         before, _, after = text.partition(start)
         text = "\n".join([before + start, *lines, "", END]) + after.partition(END)[2]

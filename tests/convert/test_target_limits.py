@@ -37,9 +37,13 @@ LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '
     "maximum of three": ("tpu-mlir", layer("Eltwise", "eltwise_param { operation: MAX }", "x0 x0 x0", "y"), "factors or maxima is 3"),
     "reader of ArgMax": ("rknn", layer("ArgMax", "argmax_param { axis: 1 }", "x0", "a", "a") + layer("ReLU", "", "a", "y", "r"), "of an ArgMax's result is 4"),
     "scale of the batch": ("rknn", layer("Scale", "scale_param { axis: 0 bias_term: true }", "x0", "y"), "axis is 0; rknn-toolkit2 takes 1"),
+    "product of all axes": ("rknn", layer("InnerProduct", "inner_product_param { num_output: 5 axis: 0 }", "x0", "y"),
+                            "axis is 0; rknn-toolkit2 takes at least 1"),
+    "dropped windows": ("rknn", layer("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 2 }", "x0", "y"), "in the pad behind the image is 1"),
+    "floor has none": ("rknn", layer("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 2 round_mode: FLOOR }", "x0", "y"), ""),
     "leaky ReLU6": ("tpu-mlir", layer("ReLU6", "relu6_param { negative_slope: 0.1 }", "x0", "y"), "negative_slope is 0.1; tpu-mlir ignores it"),
 }  # fmt: skip
-WITHOUT_FORM = ("padded whole image", "reader of ArgMax")
+WITHOUT_FORM = ("padded whole image", "dropped windows", "reader of ArgMax")
 
 
 INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: [2, 4, 6, 6] } } }\n'

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -107,6 +108,7 @@ class Rewriter:
             item = self.merged.get(layer.name) or Item(param, [], list(layer.top), list(self.source.arrays.get(layer.name, ())))
             item.bottoms = [self.values[name] for name in layer.bottom]
             before = len(self.net.layers)
+            self._check_weights(item)
             views = self.place(item)
             self.values.update(zip(layer.top, views))
             new = self.net.layers[before:]
@@ -119,13 +121,23 @@ class Rewriter:
         self._silence()
         return self.net
 
+    def _check_weights(self, item: Item) -> None:
+        """Refuse a layer of the source whose weights have another size at this batch."""
+        if item.arrays and item.bottoms:
+            computed = self.computed(item)
+            computed.infer(*(view.shape for view in item.bottoms))
+            wanted = [math.prod(each.shape) for each in computed.parameters()]
+            if wanted != [array.size for array in item.arrays]:
+                raise self.refused(Fault("", "its weights have the size of one batch"))
+
     # -- placing layers ----------------------------------------------------------------------------------------------
 
     def place(self, item: Item) -> list[View]:
         """Add the layer, or the simpler ones that do the same. Return the views of its tops. Raises Refused."""
         kind = item.param.type
-        if kind in VIEWED and not all(map(self.is_plain, item.bottoms)):
-            with self.attempt() as tried:
+        state = str(_settings(item.param)), *((view.shape, *view.layout()) for view in item.bottoms)
+        if state not in self._open and kind in VIEWED and not all(map(self.is_plain, item.bottoms)):
+            with self._trying(state), self.attempt() as tried:
                 made = VIEWED[kind](self, item)
                 if made is not None:
                     return tried.done(_listed(made))
@@ -137,26 +149,29 @@ class Rewriter:
             faults = self.faults(item)
             if not faults:
                 return self.emit(item, blobs)
-        state = str(_settings(item.param)), *(view.layout() for view in item.bottoms)
         if state in self._open:  # a rule made what it began with
             raise self.refused(faults[0])
         inner: Error | None = None
-        self._open.append(state)
-        try:
-            for function in RULES.get(kind, ()):
-                with self.attempt() as tried:
-                    made = function(self, item)
-                    if made is not None:
-                        return tried.done(_listed(made))
-                inner = inner or tried.problem
-        finally:
-            self._open.pop()
+        for function in RULES.get(kind, ()):
+            with self._trying(state), self.attempt() as tried:
+                made = function(self, item)
+                if made is not None:
+                    return tried.done(_listed(made))
+            inner = inner or tried.problem
         if not all(view.in_order for view in item.bottoms):  # rules may need the order of the axes
             with self.attempt() as tried:
                 item.bottoms = [View.of(self.plain(view), view.shape) for view in item.bottoms]
                 return tried.done(self.place(item))
             inner = inner or tried.problem
         raise self.refused(faults[0], inner)
+
+    @contextlib.contextmanager
+    def _trying(self, state: tuple[Hashable, ...]) -> Iterator[None]:
+        self._open.append(state)
+        try:
+            yield
+        finally:
+            self._open.pop()
 
     def add(
         self, kind: str, bottoms: Sequence[View], fields: Mapping[str, Any] | None = None, *, part: str = "", wish: str = "",

@@ -256,6 +256,16 @@ def _pads_left_out(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequen
     return f"{param_field(layer.type)}.avg_include_pad", [] if counts else [max(field_values(layer, "pad"))]
 
 
+def _dropped(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The windows that Caffe drops because they begin in the pad behind the image."""
+    own = _own(layer)
+    if own.global_pooling or own.round_mode != own.CEIL or not own.ceil_mode or not tops:
+        return "", []
+    windows = Window.read(registry()[layer.type].implementation(layer)(layer, proto.TEST), own, bottoms[0][2:])
+    sizes = zip(bottoms[0][2:], tops[0][2:], windows.kernel, windows.stride, windows.pad)
+    return f"{param_field(layer.type)}.pad", [-((kernel - ins - 2 * pad) // stride) + 1 - outs for ins, outs, kernel, stride, pad in sizes if pad]
+
+
 def _older(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
     """An axis in a field of old files, if it is another one than `axis`."""
     own = _own(layer)
@@ -297,6 +307,7 @@ METRICS: dict[str, Metric] = {
     "group": _group,
     "pads left out": _pads_left_out,
     "older": _older,
+    "dropped": _dropped,
     "filters": _filters,
     "covering": _covering,
     "top size": lambda layer, part, bottoms, tops: ("", [shape[int(part)] for shape in tops]),

@@ -105,7 +105,7 @@ def scaled(net: Rewriter, item: Item) -> View | None:
         return _scaled_by(net, item, axis)
     given = item.arrays[0]
     covered = len(given.shape) if given.shape != (1,) or own.num_axes else 0
-    if own.num_axes == 0 or not covered or given.shape != x.shape[axis : axis + given.ndim]:  # of one batch only
+    if own.num_axes == 0 or not covered:
         return None
     atoms = [atom for atoms in x.axes[axis : axis + given.ndim] for atom in atoms]
     found = form(net, x, atoms, axis)
