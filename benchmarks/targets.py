@@ -74,6 +74,31 @@ def convert(model: Path, base: Path, target: str) -> dict[str, Any]:
     return {"status": "refused", "layer": found[1].strip("'"), "type": found[2], "why": found[3]}
 
 
+def count(models: list[Path], targets: list[str], record: dict[str, Any]) -> None:
+    """Rewrite the nets for targets without comparing or writing them. Rows of nets that were written stay."""
+    import onnx
+
+    from ocaffe.convert.caffe.net import net_of
+    from ocaffe.convert.import_model import load
+    from ocaffe.convert.targets.rules.retarget import batch_inputs, retarget
+    from ocaffe.convert.targets.table import read_table
+    from ocaffe.errors import Error
+
+    for model in models:
+        message, arrays = load(model)
+        source = net_of(message, arrays, [each.name for each in onnx.load(model).graph.output])
+        for target in targets:
+            try:
+                row: dict[str, Any] = {"status": "rewritten", "layers": len(retarget(source, read_table(target), model.name, batch_inputs(source)).net.layers)}
+            except Error as problem:
+                name, _, kind = (problem.layer or "").rpartition(" ")
+                row = {"status": "refused", "layer": name.strip("'"), "type": kind.strip("()"), "why": problem.fact}
+            rows = record.setdefault(target, {})
+            if row["status"] == "refused" or rows.get(model.stem, {}).get("status") != "written":
+                rows[model.stem] = row
+        print(model.stem, {target: record[target][model.stem]["status"] for target in targets}, flush=True)
+
+
 def judge(python: str, kind: str, bases: list[Path]) -> dict[str, dict[str, Any]]:
     """Return what the judge says of each net: `loaded` is '' or the error, `real` the largest difference of the real Caffe."""
     done = subprocess.run([python, str(JUDGES), kind, *map(str, bases)], capture_output=True, text=True, errors="replace")
@@ -87,7 +112,10 @@ def feeds(model: Path, base: Path) -> None:
 
     session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)
-    given = {each.name: rng.standard_normal([size if isinstance(size, int) else 1 for size in each.shape]).astype(np.float32) for each in session.get_inputs()}
+    given = {}
+    for each in session.get_inputs():
+        shape = [size if isinstance(size, int) else 1 for size in each.shape]
+        given[each.name] = rng.standard_normal(shape).astype(np.float32) if each.type == "tensor(float)" else rng.integers(0, 100, shape)
     np.savez(f"{base}.in.npz", **given)
     np.savez(f"{base}.exp.npz", **dict(zip([each.name for each in session.get_outputs()], session.run(None, given))))
 
@@ -108,7 +136,8 @@ def main() -> None:
     parser.add_argument("nets", type=Path)
     parser.add_argument("--target", default="bvlc")
     parser.add_argument("--json", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the written nets")
+    parser.add_argument("--out", type=Path, help="folder of the written nets")
+    parser.add_argument("--count", default="", help="targets, separated by ',': only count the nets that can be rewritten, and compare none")
     parser.add_argument("--make", action="store_true")
     parser.add_argument("--only", default="", help="names of nets, separated by ','")
     parser.add_argument("--tpu-mlir", default="")
@@ -116,8 +145,12 @@ def main() -> None:
     options = parser.parse_args()
     if options.make:
         make(options.nets)
-    options.out.mkdir(parents=True, exist_ok=True)
     record = json.loads(options.json.read_text()) if options.json.exists() else {}
+    if options.count:
+        count(sorted(options.nets.glob("*.onnx")), options.count.split(","), record)
+        options.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
     rows = record.setdefault(options.target, {})
     for model in sorted(options.nets.glob("*.onnx")):
         if options.only and model.stem not in options.only.split(","):
