@@ -57,9 +57,15 @@ def comparable(
 
 
 def pixels(model: onnx.ModelProto) -> dict[str, int]:
-    """Return the inputs that are not floats, mostly images of bytes, and how many values they take."""
+    """Return the inputs that are not floats, mostly images of bytes or rows of a table, and how many values they take."""
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
-    return {name: 2 if kind == onnx.TensorProto.BOOL else 256 for name, kind in kinds.items() if kind not in FLOATS}
+    counts = {name: 2 if kind == onnx.TensorProto.BOOL else 256 for name, kind in kinds.items() if kind not in FLOATS}
+    tables = {tensor.name: tensor.dims for tensor in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Gather" and node.input[0] in tables and node.input[1] in counts:
+            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+            counts[node.input[1]] = min(counts[node.input[1]], tables[node.input[0]][axis])
+    return counts
 
 
 def batch_sizes(exported: Exported, batch: Mapping[str, int]) -> tuple[int, int]:

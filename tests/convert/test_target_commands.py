@@ -84,6 +84,17 @@ def test_a_large_product_is_refused_with_its_place(tmp_path: Path, capsys: Any) 
     assert "MatMul" in types(convert(tmp_path, source, "--force"))
 
 
+def test_words_of_a_table(tmp_path: Path) -> None:
+    """The comparison draws numbers that name rows, also where no Embed layer is left."""
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "x"], ["y"])], "g", [helper.make_tensor_value_info("x", TensorProto.INT64, [2, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 5, 3])], [numpy_helper.from_array(np.arange(21, dtype=np.float32).reshape(7, 3), "table")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    text = convert(tmp_path, str(tmp_path / "m.onnx"), "--target", "rknn")
+    assert "Embed" not in types(text) and "InnerProduct" in types(text)
+
+
 def test_unknown_target(tmp_path: Path, capsys: Any) -> None:
     source = save(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], {"y": [1, 3]}, [1, 3])
     for command in (["convert", source, "n.prototxt", "n.caffemodel"], ["lint", source]):
