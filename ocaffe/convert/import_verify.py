@@ -22,6 +22,7 @@ from ocaffe.graph.build import build
 from ocaffe.ir.tensor import Shape
 
 HALVES = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+SAME = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # operators that keep whole numbers
 OTHER_BATCH = 1e-2  # of the largest magnitude: more than rounding, which layers may amplify
 
 
@@ -61,10 +62,15 @@ def pixels(model: onnx.ModelProto) -> dict[str, int]:
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.graph.input}
     counts = {name: 2 if kind == onnx.TensorProto.BOOL else 256 for name, kind in kinds.items() if kind not in FLOATS}
     tables = {tensor.name: tensor.dims for tensor in model.graph.initializer}
+    same = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type in SAME}
     for node in model.graph.node:
-        if node.op_type == "Gather" and node.input[0] in tables and node.input[1] in counts:
-            axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
-            counts[node.input[1]] = min(counts[node.input[1]], tables[node.input[0]][axis])
+        if node.op_type == "Gather" and node.input[0] in tables:
+            name = node.input[1]
+            while name in same:
+                name = same[name]
+            if name in counts:
+                axis = next((each.i for each in node.attribute if each.name == "axis"), 0)
+                counts[name] = min(counts[name], tables[node.input[0]][axis])
     return counts
 
 

@@ -86,10 +86,9 @@ def test_a_large_product_is_refused_with_its_place(tmp_path: Path, capsys: Any) 
 
 def test_words_of_a_table(tmp_path: Path) -> None:
     """The comparison draws numbers that name rows, also where no Embed layer is left."""
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "x"], ["y"])], "g", [helper.make_tensor_value_info("x", TensorProto.INT64, [2, 5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 5, 3])], [numpy_helper.from_array(np.arange(21, dtype=np.float32).reshape(7, 3), "table")],
-    )  # fmt: skip
+    nodes = [helper.make_node("Identity", ["x"], ["i"]), helper.make_node("Gather", ["table", "i"], ["y"])]
+    x, y = helper.make_tensor_value_info("x", TensorProto.INT64, [2, 5]), helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 5, 3])
+    graph = helper.make_graph(nodes, "g", [x], [y], [numpy_helper.from_array(np.arange(21, dtype=np.float32).reshape(7, 3), "table")])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
     text = convert(tmp_path, str(tmp_path / "m.onnx"), "--target", "rknn")
     assert "Embed" not in types(text) and "InnerProduct" in types(text)
