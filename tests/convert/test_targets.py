@@ -369,3 +369,12 @@ def test_values_keep_their_names() -> None:
     message = source(text, (2, 3, 4))
     made = retarget(net_of(message, {}, ["y"]), BVLC, "net")
     assert {"x0", "a", "b", "y"} <= set(made.net.shapes) and made.net.shapes["y"] == (2, 4, 3)
+
+
+@pytest.mark.quick
+def test_eps_that_normalize_would_lose() -> None:
+    """tpu-mlir ignores eps of Normalize, so a large one is added before LRN takes the root."""
+    for eps, kind in ((1e-8, "Normalize"), (1e-2, "LRN")):
+        message = source(layer("LayerNorm", f"layer_norm_param {{ axis: 1 eps: {eps} }}"))
+        made = retarget(net_of(message, {}, ["y"]), read_table("tpu-mlir"), "net")
+        assert kind in [each.type for each in made.net.layers]

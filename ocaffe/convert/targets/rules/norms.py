@@ -55,12 +55,13 @@ def _of_channels(net: Rewriter, x: View, eps: float, centre: bool, wish: str) ->
     if centre:
         mean = _repeated(net, _mean(net, x, -1, "mean"), channels, "means")
         x = net.add("Eltwise", [x, mean], part="centred")
-    if net.accepts("Power") or not net.accepts("Normalize"):
-        variance = _mean(net, power(net, x, power=2, part="square"), 1, "variance")
-        inverse = power(net, variance, shift=eps, power=-0.5, part="inverse")
-        return product(net, x, _repeated(net, inverse, channels, "inverses"), part="pixels", wish=wish)
-    fields = {"across_spatial": False, "channel_shared": False, "eps": eps * channels}
-    return net.add("Normalize", [x], fields, part="pixels", wish=wish, arrays=[np.full(channels, channels**0.5)])
+    if net.accepts("Normalize") and not net.accepts("Power"):
+        with net.attempt() as tried:
+            fields = {"across_spatial": False, "channel_shared": False, "eps": eps * channels}
+            return tried.done([net.add("Normalize", [x], fields, part="pixels", wish=wish, arrays=[np.full(channels, channels**0.5)])])[0]
+    variance = _mean(net, power(net, x, power=2, part="square"), 1, "variance")
+    inverse = power(net, variance, shift=eps, power=-0.5, part="inverse")
+    return product(net, x, _repeated(net, inverse, channels, "inverses"), part="pixels", wish=wish)
 
 
 def _mean(net: Rewriter, x: View, sign: int, part: str) -> View:
