@@ -125,13 +125,14 @@ def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[Compiled
     if not compilation.may_recompute:
         return plain, False
     attempts = [plain]
-    for found in compilation.within(plain, compilation.fit()):
+    hopeless = compilation.budget(plain) <= 0  # fixed bytes alone exceed the limit: the smallest plan is only to be named
+    for found in compilation.within(plain, compilation.fit(quick=hopeless)):
         attempts.append(found)
         if compilation.excess(found) <= 0:
             return found, False
     places = cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else []
-    splits = []
-    for cut in places:
+    splits = [(plain, cut) for cut in places[-1:] if hopeless]
+    for cut in () if hopeless else places:
         found = _in_microbatches(compilation, plain, cut)
         if compilation.excess(found) <= 0:
             return found, True

@@ -24,6 +24,7 @@ from ocaffe.passes.recompute import segmentations
 BUSY = 0.75  # share of forward, or of backward, that copies may take before they cost their whole time
 TOGETHER = 8  # values that one round drops or moves at most
 NEAREST = 3  # choices that exceed the limit, from which a way to it is looked for
+FAR = 2  # times the limit: choices above it are too far from it to look for a way
 MOVING = 40  # steps that a value is on its way at most, as far as the search for such choices goes
 MAX_NEARER = 4_000_000  # steps of schedules that all calls of `nearest` may evaluate
 QUICK = 8  # a quick search may evaluate so many times fewer
@@ -91,7 +92,9 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
     if all(start is None or start.found.peak > limit for start in starts):
         starts += [search.begun(estimate.numbers(plan.dropped), estimate.numbers(plan.kept)) for plan in segmentations(schedule)]
         nearest = sorted(filter(None, starts), key=search.excess)[:NEAREST]
-        starts = [min((search.nearest(choice) for choice in nearest), key=search.rank)]
+        if min(choice.found.peak for choice in nearest) <= FAR * limit:
+            nearest = [search.nearest(choice) for choice in nearest]
+        starts = [min(nearest, key=search.rank)]
     within = [start for start in starts if start is not None and start.found.peak <= limit]
     if quick or not within:
         return min(filter(None, starts), key=search.rank)
