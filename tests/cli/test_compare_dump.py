@@ -370,3 +370,45 @@ def test_nets_without_input(made: Made, tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert main(["compare", str(tmp_path / "n.prototxt"), made.files[1], "--dump", npz(tmp_path, {"r": np.zeros((2, 5))})]) == 1
     assert "the net has no Input layer" in capsys.readouterr().err
+
+
+TWO = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 dim: 6 dim: 6 } } }
+layer { name: "conv1" type: "Convolution" bottom: "data" top: "conv1.conv1"
+  convolution_param { num_output: 3 kernel_size: 3 weight_filler { type: "xavier" } bias_filler { type: "uniform" min: -1 } } }
+layer { name: "relu1" type: "ReLU" bottom: "conv1.conv1" top: "conv1" }
+layer { name: "c2" type: "Convolution" bottom: "conv1" top: "c2/bn.c2/bn.c2/bn"
+  convolution_param { num_output: 3 kernel_size: 1 weight_filler { type: "xavier" } } }
+layer { name: "c2/bn" type: "Power" bottom: "c2/bn.c2/bn.c2/bn" top: "c2/bn.c2/bn" power_param { scale: 2 } }
+layer { name: "c2/relu" type: "ReLU" bottom: "c2/bn.c2/bn" top: "c2/bn" }
+"""
+LAYERS = {"conv1.conv1": "conv1", "conv1": "relu1", "c2/bn.c2/bn.c2/bn": "c2", "c2/bn.c2/bn": "c2/bn", "c2/bn": "c2/relu"}  # by blob
+
+
+@pytest.mark.parametrize("by", ["blob", "layer", "map of blobs", "map of layers", "blob, joined"])
+@pytest.mark.parametrize("bad", ["", *LAYERS])
+def test_layers_with_the_names_of_other_layers_blobs(tmp_path: Path, capsys: pytest.CaptureFixture[str], device: Any, by: str, bad: str) -> None:
+    """As in the files of `convert --target`. The name of a blob means the blob, unless the dump shows that its names are those of layers."""
+    prototxt, weights = tmp_path / "n.prototxt", tmp_path / "n.caffemodel"
+    prototxt.write_text(TWO)
+    with ocaffe.Net(str(prototxt), ocaffe.TEST, device=device, seed=3) as net:
+        net.save(str(weights))
+        net.blobs["data"].data[...] = np.random.default_rng(0).standard_normal((1, 2, 6, 6))
+        net.forward()
+        values = {name: blob.data.copy() for name, blob in net.blobs.items()}
+    if bad:
+        values[bad] *= 3
+    flags = list[str]()
+    if by == "layer":
+        values = {LAYERS.get(name, name): array for name, array in values.items()}
+    elif by == "blob, joined":  # a chip joins a layer with its ReLU
+        values = {name: array for name, array in values.items() if "." not in name}
+    elif by.startswith("map"):
+        lines = [f"{LAYERS[blob] if 'layers' in by and LAYERS[blob] not in LAYERS else blob} v{number}" for number, blob in enumerate(LAYERS)]
+        (tmp_path / "map").write_text("\n".join(lines))
+        values = {f"v{list(LAYERS).index(name)}" if name in LAYERS else name: array for name, array in values.items()} | {"conv1": values["data"]}
+        flags = ["--map", str(tmp_path / "map")]
+    status, out, _ = run(Made([str(prototxt), str(weights)], {}), npz(tmp_path, values), capsys, *flags)
+    if not bad or (by == "blob, joined" and "." in bad):
+        assert status == 0 and f"in {3 if 'joined' in by else 6} values" in out, out
+    else:
+        assert status == 1 and f"the first: layer '{LAYERS[bad]}' (" in out, out

@@ -106,8 +106,9 @@ def separated(message: Any) -> tuple[Any, list[Value]]:
 def matched(values: Sequence[Value], dump: Dump, names: Names) -> dict[str, str]:
     """Return the name in the dump by the key of each value that it has. Raises Error for a line of --map that names nothing, and if nothing is found.
 
-    The name of a blob means what its last layer writes, as in pycaffe. If the dump has a layer that writes in place too, by its name, the name of the blob
-    means what the first layer writes. The name of an input always does.
+    The name of a blob comes before that of a layer. It means what its last layer writes, as in pycaffe. If the dump has a layer that writes in place too,
+    by its name, the name of the blob means what the first layer writes. The name of an input always does. If a layer has the name of a blob that another
+    layer writes, the name means that layer only where the dump has no other name for it, and has the other one by the name of its layer.
     """
     tops = collections.Counter(value.layer for value in values)
     writers: dict[str, list[Value]] = {}
@@ -122,12 +123,21 @@ def matched(values: Sequence[Value], dump: Dump, names: Names) -> dict[str, str]
     def find(name: str) -> str:
         return names[name][0] if name in names else dump.find(name)
 
+    def own(value: Value) -> str:
+        return find(value.layer) if tops[value.layer] == 1 and (value.layer not in writers or value.layer in layers) else ""
+
+    layers = set[str]()  # names of blobs that mean layers, which write other blobs
+    layers |= {
+        value.layer for value in values
+        if tops[value.layer] == 1 and value.blob != value.layer in writers and not find(value.blob) and own(writers[value.layer][-1])
+    }  # fmt: skip
     found: dict[str, str] = {}
     for blob, several in writers.items():
-        layers = ["" if tops[value.layer] > 1 or value.layer == blob else find(value.layer) for value in several]
-        first = any(layers[1:]) or several[0].kind == "Input"
-        for value, own in zip(several, layers):
-            name = own or (find(blob) if value is several[0 if first else -1] else "")
+        by_layer = list(map(own, several))
+        first = any(by_layer[1:]) or several[0].kind == "Input"
+        for number, (value, mine) in enumerate(zip(several, by_layer)):
+            by_blob = "" if blob in layers or number != (0 if first else len(several) - 1) else find(blob)
+            name = mine or by_blob if several[1:] or value.layer in names else by_blob or mine
             if name:
                 found[value.key] = name
     if not found:
