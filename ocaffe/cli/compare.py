@@ -68,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         weights = [read_weights(file) for file in weight_files([options.weights])]
         sides = []
         for device, plain in ((first, False), (second, other == PLAIN)):
-            net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
+            net = phase_net(message, phase, options.level, stages(options.stage, message) or ("",))
             sides.append(Side(net, phase, device, plain, weights))
             stack.callback(sides[-1].network.close)
         say(f"first:  {_title(first)}", f"second: {_title(second)}{', ' + PLAIN if other == PLAIN else ''}", "")
@@ -96,7 +96,7 @@ def _with_dump(options: argparse.Namespace, message: Any) -> int:
     log.quiet()
     names = read_map(options.map) if options.map else {}
     dump = Dump(options.dump, read_scales(options.scales) if options.scales else None)
-    net = phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",))
+    net = phase_net(message, proto.TEST, options.level, stages(options.stage, message) or ("",))
     weights = weight_files([required(options, "weights", "the weights", "compare")])
     with contextlib.closing(select_device(options.device or None, options.gpu or None, math=options.math)) as device:
         rows = compare_dump(net, weights, dump, names, options.input, options.tolerance, device)

@@ -248,6 +248,8 @@ def export_onnx(options: argparse.Namespace) -> None:
     verdict = "not verified (--noverify)" if options.verify is None else _verified(exported, options)
     files = save(exported.model, target)
     say(f"{', '.join(map(str, files))}: {len(exported.model.graph.node)} nodes, opset {options.opset}, {_sizes(exported)}; {verdict}")
+    if exported.deployed.note:
+        say(f"note: {exported.deployed.note}")
     missing = unlisted(exported.model)
     if missing:
         say(f"note: {VERSION} does not list {len(missing)} of its kinds of nodes: {missing[0]}{'; ..' * (len(missing) > 1)}")
@@ -377,6 +379,8 @@ def rewrite_caffe(options: argparse.Namespace) -> None:
     ends = ", ".join(blob.name for blob in made.graph.inputs), ", ".join(made.net.outputs)
     said = f"{net2}, {weights2}: {made} of {inputs[0]}, from {ends[0]} to {ends[1]}; {verdict}"
     say(said, *filter(None, [str(targeted or "")]))
+    if made.note:
+        say(f"note: {made.note}")
     if targeted is not None and targeted.fixed:
         say(f"note: the net takes only the batch of the prototxt: {targeted.fixed}")
     left = norms(made.net) if options.fold else []

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from ocaffe.data.bad_records import BadRecord
 from ocaffe.errors import Error
+from ocaffe.formats.states import check_stages
 from ocaffe.ir.target import MATHS
 from ocaffe.shown import command, lines_of, say
 from ocaffe.support import log
@@ -298,8 +299,12 @@ def state_flags(parser: Parser) -> None:
     parser.flag("allow_unknown_fields", False, "warn of unknown fields in a prototxt instead of rejecting it")
 
 
-def stages(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
+def stages(text: str, *nets: Any) -> tuple[str, ...]:
+    """Return the stages in the value of --stage. Raises Error for one that no rule of the nets names, if some are given."""
+    found = tuple(text.split(",")) if text else ()
+    if nets:
+        check_stages(found, *nets)
+    return found
 
 
 def check_outputs(command: str, inputs: Iterable[str], **outputs: str) -> None:

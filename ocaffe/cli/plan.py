@@ -225,7 +225,8 @@ def _nets(options: Any, data: AssumedData, batch: int = 0) -> NetsToPlan:
         return data.complete(batched(read_net(path, options.allow_unknown_fields), batch), shape)
 
     if options.model:
-        return net_to_plan(read(options.model), options.phase, options.level, stages(options.stage), recorded)
+        net = read(options.model)
+        return net_to_plan(net, options.phase, options.level, stages(options.stage, net), recorded)
     param = read_solver(options.solver, options.allow_unknown_fields)
     param.train_state.level = options.level
     param.train_state.stage.extend(stages(options.stage))

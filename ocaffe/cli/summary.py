@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     phase = proto.TRAIN if options.phase == "TRAIN" else proto.TEST
     net = batched(read_net(options.net, options.allow_unknown_fields), options.batch)
     with assumed_data() as data:
-        net = phase_net(data.complete(net, parse_shape(options.shape)), phase, options.level, stages(options.stage))
+        net = phase_net(data.complete(net, parse_shape(options.shape)), phase, options.level, stages(options.stage, net))
         graph = build(net, phase)
         made = compile_net(
             graph, ParameterGroup(graph.params), Target(max_allocation=1 << 40), NetOptions(backward=phase == proto.TRAIN), Switches.read()

@@ -117,7 +117,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     if options.coco:
         detections_scored(message, options.model)  # before the test
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))
-    net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage) or ("",)), options.skip_bad_records)
+    net = skip_bad_records(phase_net(message, proto.TEST, options.level, stages(options.stage, message) or ("",)), options.skip_bad_records)
     if options.scores and not {layer.type for layer in net.layer} & {"DetectionEvaluate", "SegAccuracy"}:
         raise Error("the TEST net has no layer DetectionEvaluate or SegAccuracy", place=options.model, fix="remove --scores, or add such a layer")
     net_options = NetOptions(backward=False, prepack_weights=True, limit=memory_limit(options.memory_limit, device.target.free_memory))

@@ -88,7 +88,7 @@ def opened_net(options: argparse.Namespace, stack: contextlib.ExitStack, world: 
         log.warning("caffe.cpp:321", note)
     device = announced(rank_device(options, world) or select_device(options.device or None, options.gpu or None, math=options.math, kind=options.kind))
     stack.callback(device.close)
-    net = phase_net(message, phase, options.level, stages(options.stage) or ("",))
+    net = phase_net(message, phase, options.level, stages(options.stage, message) or ("",))
     limit = memory_limit(options.memory_limit, device.target.free_memory)
     network = Network(net, phase, Session(device, limit is not None))
     stack.callback(network.close)

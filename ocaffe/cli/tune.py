@@ -177,12 +177,12 @@ def _graphs(options: argparse.Namespace) -> Iterator[Graph]:
     if options.solver:
         yield from _solver_graphs(options)
         return
-    level, names = options.level, stages(options.stage) or ("",)
     nets = (read_net(file, options.allow_unknown_fields) for file in options.model.split(",")) if options.model else _zoo()
     for net in nets:
         net = batched(net, options.batch)
         for phase in (proto.TRAIN, proto.TEST):
-            yield _built(phase_net(net, phase, level, names), phase)
+            names = stages(options.stage, *([net] if options.model else [])) or ("",)
+            yield _built(phase_net(net, phase, options.level, names), phase)
 
 
 def _solver_graphs(options: argparse.Namespace) -> Iterator[Graph]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.data.changes.transform import Transform
-from ocaffe.errors import Error, Place
+from ocaffe.data.databases.assumed import image_of
+from ocaffe.errors import Error, Place, names_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import registry
 from ocaffe.shown import flag
@@ -42,52 +43,55 @@ class Preprocessing:
         return (x if self.mean is None else x - self.mean) * np.float32(self.scale)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Deployed:
-    """The net, its outputs, and the preprocessing of inputs that were data layers."""
+    """The net, its outputs, and the preprocessing of inputs that were data layers. `note`: what a user may have forgotten to say."""
 
     message: Any
     outputs: list[str]
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
+    note: str = ""
 
 
 def deploy(
     net: Any, *, shapes: Mapping[str, Shape] | None = None, activate: bool = False, cut_at: Sequence[str] = (), prepare: bool = False,
-    beside: Preprocessing | None = None,
+    beside: Preprocessing | None = None, sources: Sequence[Any] = (),
 ) -> Deployed:  # fmt: skip
     """Return the part of `net` (upgraded, filtered) that computes its outputs, or the blobs `cut_at`.
 
     `shapes` holds shapes of inputs and data tops. A data layer whose top is missing there is opened to read its shape. With `activate`, a loss leaves
     its Softmax or Sigmoid as an output. With `prepare`, the pixel transforms of data layers are returned. `beside` is that of the file beside the
-    weights, for the one input of images of a net without such a layer. Raises Error where a shape cannot be determined or a blob does not exist.
+    weights, for the one input of images of a net without such a layer. `sources` are the data layers of the file in all states: where `net` has no data
+    layer, they tell the size of images and the pixel transform. Raises Error where a shape cannot be determined or a blob does not exist.
     """
     given = dict(shapes or {})
     deployed = type(net)()
     deployed.CopyFrom(net)
     labels, preprocessing = set[Source](), dict[str, Preprocessing]()
     _add_missing(deployed, given)
+    _check_shapes(deployed, given, sources)
     for i, layer in enumerate(deployed.layer):
         if _feeds(layer):
             transform = _transform(layer, net) if prepare else None
             if transform is not None:
                 preprocessing[layer.top[0]] = transform
             labels |= {(i, j) for j in range(1, len(layer.top))}
-            layer.CopyFrom(_input(layer, net, given))
+            layer.CopyFrom(_input(layer, net, given, sources))
         elif layer.type == "Input":
             for j, top in enumerate(layer.top):
                 if top in given:
                     _reshape(layer, j, given[top])
     if prepare and not preprocessing:
         images = [top for i, layer in enumerate(deployed.layer) if layer.type == "Input" for j, top in enumerate(layer.top) if (i, j) not in labels]
+        beside = beside or _of_other_states(net, sources)
         if beside is None or len(images) != 1:
             fact = "--bake-preprocessing is given, but no data layer of the net has a mean or a scale"
-            fix = "leave it out, or give the train_val prototxt, whose data layer has the transform_param, or the weights with their .json of the training"
-            raise Error(fact, place=net.source_file or None, fix=fix)
+            way = "give the train_val prototxt, whose data layer has the transform_param"
+            if sources:
+                way = "write a transform_param with mean_value into the data layer"
+            raise Error(fact, place=net.source_file or None, fix=f"leave it out, or {way}, or give the weights with their .json of the training")
         preprocessing[images[0]] = beside
     used = {top for layer in deployed.layer for top in layer.top}
-    unknown = set(given) - {top for layer in deployed.layer if layer.type == "Input" for top in layer.top}
-    if unknown:
-        raise Error(f"--shape names '{min(unknown)}', which is not an input", place=net.source_file or None, fix="give the top of an Input or data layer")
     for layer in deployed.layer:
         if activate and layer.type in ACTIVATIONS:
             _activate(layer, used)
@@ -95,7 +99,7 @@ def deploy(
     removed = _measures(deployed)
     outputs = _cut(deployed, cut_at) if cut_at else _outputs(deployed, readers, roots, removed, labels)
     _prune(deployed, outputs, removed if not cut_at else set())
-    _refuse_missing(deployed)
+    _refuse_missing(deployed, sources)
     return Deployed(deployed, outputs, {name: how for name, how in preprocessing.items() if any(name in layer.top for layer in deployed.layer)})
 
 
@@ -124,7 +128,43 @@ def _scores_texts(layer: Any) -> bool:
 # -- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
+def _likely(name: str, sources: Sequence[Any]) -> tuple[str, str]:
+    """Return the part of --shape for an input, as far as the data layers say its size, and a remark about it."""
+    if any(name in layer.top[1:] for layer in sources):
+        return f"{name}:1", "the size of a label"
+    image = next(filter(None, (image_of(layer) for layer in sources if name in layer.top)), None)
+    return f"{name}:1x{'x'.join(map(str, image or (3, 224, 224)))}", "the size that the data layer says" if image else "with the real size"
+
+
+def _check_shapes(net: Any, given: Mapping[str, Shape], sources: Sequence[Any]) -> None:
+    """Raise Error for a given shape of no input, and for one that has another number of axes than images."""
+    inputs = [top for layer in net.layer if layer.type == "Input" or _feeds(layer) for top in layer.top]
+    tops, place = {top for layer in net.layer for top in layer.top}, net.source_file or None
+    possible = list(dict.fromkeys([*inputs, *(name for layer in net.layer for name in layer.bottom if name not in tops)]))
+    pictures = {layer.top[0] for layer in (*net.layer, *sources) if layer.type in PICTURES - {"VideoData"} and layer.top}
+    for name, shape in given.items():
+        if name not in inputs:
+            near = difflib.get_close_matches(name, possible, 1, 0.6) or possible[:1]
+            fix = f"{flag('shape', ':'.join((near[0], 'x'.join(map(str, shape)))))}; the inputs are {names_text(possible)}" if near else "leave it out"
+            raise Error(f"--shape names '{name}', which is not an input", place=place, fix=fix)
+        if name in pictures and len(shape) != 4:
+            sizes = "x".join(map(str, (1, *shape) if len(shape) == 3 else ("1", *_likely(name, sources)[0].split("x")[1:])))
+            fact = f"--shape gives '{name}' {len(shape)} axes, and images have 4: batch, channels, height, width"
+            raise Error(fact, place=place, fix=flag("shape", f"{name}:{sizes}"))
+
+
+def _of_other_states(net: Any, sources: Sequence[Any]) -> Preprocessing | None:
+    """Return the pixel transform of the file's data layers, which `net` lacks. Raises Error if they differ."""
+    found = [(layer, how) for layer in sources if (how := _transform(layer, net)) is not None]
+    for layer, how in found[1:]:
+        if how.scale != found[0][1].scale or not np.array_equal(*(0 if each.mean is None else each.mean for each in (how, found[0][1]))):
+            fact = f"the data layers '{found[0][0].name}' and '{layer.name}' have different means or scales, and the net in this state has no data layer"
+            fix = "write the same transform_param into both, or leave --bake-preprocessing out"
+            raise Error(fact, place=Place.of(net.source_file, layer.source_line), fix=fix)
+    return found[0][1] if found else None
+
+
+def _input(param: Any, net: Any, given: Mapping[str, Shape], sources: Sequence[Any]) -> Any:
     """Return the Input layer that replaces a data layer."""
     shapes: list[Shape]
     if param.top[0] in given:
@@ -132,7 +172,8 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape]) -> Any:
         shapes = [given.get(top, batch) for top in param.top]
     else:
         place, title = Place.of(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
-        fix = f"{flag('shape', f'{param.top[0]}:1x3x224x224')} (with the real size) makes the data unnecessary"
+        part, size = _likely(param.top[0], [param, *sources])
+        fix = f"{flag('shape', part)} ({size}) makes the data unnecessary"
         if param.type not in registry():
             raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
         layer = registry()[param.type].implementation(param)(param, net.state.phase, place)
@@ -160,7 +201,7 @@ def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
     net.layer.extend(layers)
 
 
-def _refuse_missing(net: Any) -> None:
+def _refuse_missing(net: Any, sources: Sequence[Any]) -> None:
     """Raise Error for a bottom that no layer makes. In the net of another phase a data layer may have made it."""
     tops, missing = set[str](), dict[str, Any]()
     for layer in net.layer:
@@ -171,8 +212,9 @@ def _refuse_missing(net: Any) -> None:
     if missing:
         (name, layer), *others = missing.items()
         fact = f"unknown bottom blob '{name}'" + (f", and {len(others)} more: {', '.join(other for other, _ in others)}" if others else "")
-        shapes = ",".join(f"{other}:1x3x224x224" for other in missing)
-        fix = f"{flag('shape', shapes)} (with the real sizes) makes {'them inputs' if others else 'it an input'}; or give the deploy.prototxt of the net"
+        likely = [_likely(other, sources) for other in missing]
+        shapes, sizes = ",".join(part for part, _ in likely), likely[0][1] if len(likely) == 1 else "with the real sizes"
+        fix = f"{flag('shape', shapes)} ({sizes}) makes {'them inputs' if others else 'it an input'}; or give the deploy.prototxt of the net"
         raise Error(fact, place=Place.of(net.source_file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)
 
 

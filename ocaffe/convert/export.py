@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe.compiler.network import first_values, fitting, phase_net, recognise
-from ocaffe.convert.deploy import Deployed, deploy
+from ocaffe.convert.deploy import ACTIVATIONS, DATA, Deployed, deploy
 from ocaffe.convert.fold import fold
 from ocaffe.convert.options import Options as Options
-from ocaffe.errors import Error, Place
+from ocaffe.errors import Error, Place, names_text
+from ocaffe.formats.states import check_stages, named_stages
 from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import Weights, read_weights
 from ocaffe.graph.build import build
 from ocaffe.ir.graph import Blob, Graph, Parameter
@@ -79,14 +81,42 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
 def for_inference(net: str | Any, weights: Weights | None, options: Options) -> Deployed:
     """Return the part of a net (a prototxt, or its message) that `options` describe. `weights` tell which fork's layer is meant where the net does not."""
     message = read_net(net, options.unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text)) if isinstance(net, str) else net
+    sources = [layer for layer in upgrade_net(message).layer if layer.type in DATA]
+    whole = message
+    check_stages(options.stages, whole)
     message = phase_net(message, options.phase, options.level, options.stages)
     if weights is not None:
         recognise(message, weights)
     cuts = [*options.cut_at, *(_detection_bottoms(message, options) if options.raw_detection else ())]
-    deployed = deploy(message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake, beside=options.beside)
+    try:
+        deployed = deploy(
+            message, shapes=options.shapes, activate=options.activate, cut_at=cuts, prepare=options.bake, beside=options.beside, sources=sources
+        )
+    except Error as problem:
+        if not problem.fact.startswith("--"):  # no mistake in a flag
+            problem.fix = "; ".join(filter(None, [problem.fix, _other_stages(whole, message, options)]))
+        raise
+    deployed.note = "" if cuts else _other_stages(whole, deployed.message, options)
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
     return deployed
+
+
+def _other_stages(whole: Any, taken: Any, options: Options) -> str:
+    """Say which stages the rules of a net name, if no stage is chosen, and which one ends with probabilities where the net that is taken does not."""
+    named = named_stages(whole)
+    if not named or any(options.stages):
+        return ""
+    ends = {stage: _probabilities(phase_net(whole, options.phase, options.level, (stage,))) for stage in named}
+    better = next((stage for stage in named if ends[stage]), "") if not _probabilities(taken) else ""
+    offer = f"{flag('stage', better)} has layer '{ends[better].name}' ({ends[better].type}) as its end" if better else f"{flag('stage', named[0])} takes one"
+    return f"rules of layers name the stages {names_text(named)}, and without --stage the layers that need one are left out: {offer}"
+
+
+def _probabilities(net: Any) -> Any:
+    """Return a layer that gives probabilities to no other layer, None if there is none."""
+    read = {name for layer in net.layer for name in layer.bottom}
+    return next((layer for layer in net.layer if layer.type in ACTIVATIONS.values() and not read.intersection(layer.top)), None)
 
 
 def _check(options: Options) -> None:

@@ -1,10 +1,12 @@
 """The state (phase, level, stages) in which the rules of a layer would keep it, in the words of commands, scripts and solvers."""
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ocaffe import proto
+from ocaffe.errors import Error, names_text
 from ocaffe.formats.filter import decisive_rule, keeps
 from ocaffe.shown import flag, literal
 
@@ -31,6 +33,23 @@ def ways_to_keep(state: Any, layer: Any) -> Ways | None:
     words = [[text for name, text in each.items() if changes[name]] for each in (flags, script, fields)]
     field = "train_state" if state.phase == proto.TRAIN else "test_state"
     return Ways(" ".join(words[0]), ", ".join(words[1]), "" if changes["phase"] else f"{field} {{ {' '.join(words[2])} }}")
+
+
+def named_stages(net: Any) -> list[str]:
+    """Return the stages that rules of a net name, also those of layers that a filter has left out."""
+    rules = [rule for layer in (*net.layer, *net.layers, *net.excluded) for rule in (*layer.include, *layer.exclude)]
+    return list(dict.fromkeys(stage for rule in rules for stage in (*rule.stage, *rule.not_stage)))
+
+
+def check_stages(stages: Iterable[str], *nets: Any) -> None:
+    """Raise Error for a stage that no rule of the nets names. Caffe's rules are silent about it, so a typing mistake would remain unseen."""
+    named = list(dict.fromkeys(stage for net in nets for stage in named_stages(net)))
+    for stage in filter(None, stages):
+        if stage not in named:
+            near = difflib.get_close_matches(stage.lower(), named, 1, 0.6)
+            found = f"the rules name {names_text(named)}" if named else "leave it out: no layer has a rule with a stage"
+            fix = f"did you mean {flag('stage', near[0])}? {found}" if near else found
+            raise Error(f"--stage names '{stage}', and no rule of a layer does", place=nets[0].source_file or None, fix=fix)
 
 
 def stages_of(state: Any) -> list[str]:

@@ -15,6 +15,7 @@ from ocaffe.compiler.network import phase_net
 from ocaffe.convert.targets.table import Table
 from ocaffe.errors import Error, Place
 from ocaffe.formats.sniff import read_text_file
+from ocaffe.formats.states import check_stages
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.formats.upgrade import upgrade_net, upgrade_solver
 from ocaffe.layers.base import layer_type
@@ -100,6 +101,7 @@ def _job(path: str, level: int, stages: tuple[str, ...], prepare: Prepare | None
 
     if not _is_solver(path):
         message = net(path)
+        check_stages(stages, message)
         both = [view(phase_net(message, phase, level, stages), phase) for phase in (proto.TRAIN, proto.TEST)]
         return Job([each for each in both if each.phase in _phases(message, both)], findings=notes)
     lines: dict[str, int] = {}

@@ -103,6 +103,95 @@ def test_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert [layer.type for layer in read_net("new.prototxt").layer] == ["Input", "Convolution", "ReLU", "InnerProduct", "Softmax"]
 
 
+DIGITS = """
+name: "digits"
+layer { name: "train-data" type: "Data" top: "data" top: "label" include { stage: "train" } data_param { source: "no_train_db" batch_size: 8 }
+  transform_param { crop_size: 8 mean_value: 104 mean_value: 117 mean_value: 123 } }
+layer { name: "val-data" type: "Data" top: "data" top: "label" include { stage: "val" } data_param { source: "no_val_db" batch_size: 8 }
+  transform_param { crop_size: 8 mean_value: 104 mean_value: 117 mean_value: 123 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 } }
+layer { name: "relu" type: "ReLU" bottom: "conv" top: "conv" }
+layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip" inner_product_param { num_output: 5 } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" exclude { stage: "deploy" } }
+layer { name: "accuracy" type: "Accuracy" bottom: "ip" bottom: "label" top: "accuracy" include { stage: "val" } }
+layer { name: "softmax" type: "Softmax" bottom: "ip" top: "softmax" include { stage: "deploy" } }
+"""
+VALUES = "mean_value: 104 mean_value: 117 mean_value: 123"
+
+
+@pytest.mark.parametrize("stage", ["deploy", "", "val"])
+def test_preprocessing_of_data_layers_in_other_stages(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made(DIGITS)
+    flags = [f"--stage={stage}"] if stage else []
+    assert convert(*flags, "--target=bvlc") == 0
+    said = capsys.readouterr().out
+    assert "expects images as in the training: pixels from 0 to 255, BGR, minus 104, 117, 123. --bake-preprocessing" in said
+    offer = "note: rules of layers name the stages 'train', 'val', 'deploy', and without --stage the layers that need one are left out: " \
+            "--stage=deploy has layer 'softmax' (Softmax) as its end"
+    assert (offer in said) == (not stage)
+    plain = run("out.prototxt", "out.caffemodel", image := np.random.default_rng(0).uniform(0, 255, (1, 3, 8, 8)).astype(np.float32))
+    assert convert(*flags, "--bake-preprocessing", "--force") == 0
+    assert "expects images" not in capsys.readouterr().out
+    baked = run("out.prototxt", "out.caffemodel", image + np.float32([104, 117, 123]).reshape(3, 1, 1))
+    assert np.allclose(plain, baked, atol=1e-3)
+
+
+def test_data_layers_that_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    made(DIGITS.replace(VALUES, "", 1))
+    assert convert("--stage=deploy") == 0
+    assert "BGR, minus 104, 117, 123; but the data layer 'train-data' has no mean and no scale." in capsys.readouterr().out
+    made(DIGITS.replace("123", "120", 1))
+    assert convert("--stage=deploy", "--force") == 0
+    told = capsys.readouterr().out
+    assert "BGR, minus 104, 117, 120; but the data layer 'val-data' has pixels from 0 to 255, BGR, minus 104, 117, 123." in told
+    assert convert("--stage=deploy", "--force", "--bake-preprocessing") == 1
+    assert "the data layers 'train-data' and 'val-data' have different means or scales" in capsys.readouterr().err
+    made(DIGITS.replace(VALUES, ""))
+    assert convert("--stage=deploy", "--force", "--bake-preprocessing") == 1
+    said = capsys.readouterr().err
+    assert "no data layer of the net has a mean" in said and "write a transform_param with mean_value" in said and "train_val" not in said
+
+
+def test_stages_that_no_layer_names(capsys: pytest.CaptureFixture[str]) -> None:
+    made(DIGITS)
+    others = ([*each, "net.prototxt"] for each in (["lint"], ["summary", "--shape=data:1x3x8x8,label:1"]))
+    for command in (["convert", "net.prototxt", "net.caffemodel", "out.prototxt", "out.caffemodel", SHAPE], *others, ["compare", "net.prototxt"],
+                    ["convert", "net.prototxt", "net.caffemodel", "out.onnx", SHAPE], ["time", "-model", "net.prototxt"],
+                    ["test", "-model", "net.prototxt", "-weights", "net.caffemodel"], ["plan", "--model", "net.prototxt"]):  # fmt: skip
+        assert main([*command, "--stage=deplyo"]) == 1, command
+        said = capsys.readouterr().err
+        assert "--stage names 'deplyo', and no rule of a layer does" in said and "did you mean --stage=deploy? the rules name 'train', 'val', 'deploy'" in said
+    made(NVIDIA)
+    assert convert("--stage=deploy") == 1 and "leave it out: no layer has a rule with a stage" in capsys.readouterr().err
+
+
+def test_shapes_that_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    """They have the size that a data layer says, of whatever stage, and the command runs with them."""
+    made(DIGITS)
+    assert convert(shape="") == 1
+    said = capsys.readouterr().err
+    assert "--shape=data:1x3x8x8 (the size that the data layer says)" in said and "--stage=deploy has layer 'softmax'" in said
+    assert convert("--stage=val", shape="") == 1
+    said = capsys.readouterr().err
+    assert "the database no_val_db does not exist" in said and "--shape=data:1x3x8x8 (the size that the data layer says) makes the data unnecessary" in said
+    assert convert(shape="--shape=data:3x8x8") == 1
+    said = capsys.readouterr().err
+    assert "--shape gives 'data' 3 axes, and images have 4" in said and "fix: --shape=data:1x3x8x8\n" in said
+    for stage in ("deploy", "val"):
+        assert convert(f"--stage={stage}", shape="--shape=image:1x3x8x8") == 1
+        said = capsys.readouterr().err
+        assert "--shape names 'image', which is not an input" in said and "fix: --shape=data:1x3x8x8; the inputs are 'data'" in said
+
+
+def test_example_of_digits_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"(?:^    .*\n)+", (ROOT / "docs/convert-caffe.md").read_text(), re.MULTILINE)
+    command = textwrap.dedent(next(block for block in blocks if "--stage deploy" in block))
+    made(DIGITS)
+    files = {"train_val.prototxt": "net.prototxt", "snapshot.caffemodel": "net.caffemodel"}
+    assert main([files.get(word, word.replace("224x224", "8x8")) for word in shlex.split(command)[1:]]) == 0
+    assert read_net("deploy.prototxt").layer[-1].type == "Softmax" and "minus 104" in capsys.readouterr().out
+
+
 def test_fused_normalization_of_nvcaffe(capsys: pytest.CaptureFixture[str]) -> None:
     made(NVIDIA)
     assert convert("--fold") == 0

@@ -44,10 +44,18 @@ def _layer(value: str, raw: str, how: Preprocessing, shape: tuple[int, ...]) -> 
     return made
 
 
-def prepared_as(net: Any) -> str:
-    """Return how the data layers of a NetParameter prepare images, an empty text if none does. For people who feed the net elsewhere."""
-    found = (_sentence(layer.transform_param) for layer in net.layer if layer.type in PICTURES)
-    return next(filter(None, found), "")
+def prepared_as(net: Any, whole: Any) -> str:
+    """Return how data layers prepare images, an empty text if none does. For people who feed the net elsewhere.
+
+    The data layers of the file `whole` in other states tell it too: its net for deployment has none. Differences between them are told.
+    """
+    found = dict[str, str]()  # by sentence: the layer
+    for layer in (*net.layer, *whole.layer):
+        if layer.type in PICTURES:
+            found.setdefault(_sentence(layer.transform_param), layer.name)
+    told = list(filter(None, found))
+    others = [f"'{name}' has {sentence or 'no mean and no scale'}" for sentence, name in found.items() if sentence != told[0]] if told else []
+    return told[0] + "".join(f"; but the data layer {each}" for each in others) if told else ""
 
 
 def _sentence(param: Any) -> str:

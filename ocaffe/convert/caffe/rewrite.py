@@ -22,6 +22,7 @@ from ocaffe.convert.deploy import Preprocessing
 from ocaffe.convert.export import built, for_inference, parameter_values
 from ocaffe.convert.options import Options
 from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import Weights, read_weights
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.support import log
@@ -32,8 +33,8 @@ class Rewritten:
     """The net after the passes, and before them, the graph of the source, and its weights.
 
     `how`: the preprocessing that is part of the net, by the input's blob. `pixels`: the values that take pixels, each with the value that the source's
-    input had. `prepared`: how images are prepared for the net, if its data layers say so. `modern`, `idle`, `folded`: the numbers of layers that were
-    replaced, that changed nothing, and that were folded.
+    input had. `prepared`: how images are prepared for the net, if the file's data layers say so. `note`: that of `Deployed`. `modern`, `idle`, `folded`:
+    the numbers of layers that were replaced, that changed nothing, and that were folded.
     """
 
     net: Net
@@ -43,6 +44,7 @@ class Rewritten:
     how: dict[str, Preprocessing] = field(default_factory=dict)
     pixels: dict[str, str] = field(default_factory=dict)
     prepared: str = ""
+    note: str = ""
     modern: int = 0
     idle: int = 0
     folded: int = 0
@@ -76,8 +78,8 @@ def rewrite(net: str | Any, weights: str | Weights | None, options: Options) -> 
     values = parameter_values(graph, named, options)
     arrays = {node.name: [values[parameter].reshape(node_shape(parameter, node.name)) for parameter in node.params] for node in graph.nodes}
     mine, source = (net_of(deployed.message, arrays, deployed.outputs) for _ in range(2))
-    made = Rewritten(mine, source, graph, values, deployed.preprocessing)
-    made.prepared = "" if options.bake else prepared_as(phase_net(message, options.phase, options.level, options.stages))
+    made = Rewritten(mine, source, graph, values, deployed.preprocessing, note=deployed.note)
+    made.prepared = "" if options.bake else prepared_as(phase_net(message, options.phase, options.level, options.stages), upgrade_net(message))
     made.pixels = bake(made.net, made.how)
     made.modern = modernize(made.net)
     made.idle = remove_idle(made.net)

@@ -84,7 +84,7 @@ class AssumedData:
             param = layer.data_param if layer.type in DATABASES else getattr(layer, {**FILES, **PAIRS}[layer.type])
             if os.path.exists(param.source):
                 continue
-            image = own or _image(layer)
+            image = own or image_of(layer)
             if image is not None and layer.type in PAIRS:
                 batch, (_, height, width) = max(1, param.batch_size), image
                 shapes: list[Shape] = [(batch, *image), (batch, 1, height, width), (batch, 1, 1, 2)]
@@ -244,7 +244,7 @@ def _image_of(layer: Any, tops: Tops) -> Image | None:
     return (shape[-3], shape[-2], shape[-1]) if len(shape) in (3, 4) else None
 
 
-def _image(layer: Any) -> Image | None:
+def image_of(layer: Any) -> Image | None:
     """Return the shape of an image that the fields of a data layer say, three channels if they do not say it; None if they do not say the size."""
     transform, files = layer.transform_param, layer.dense_image_data_param if layer.type == "DenseImageData" else layer.image_data_param
     gray = transform.force_gray or (layer.type in ("ImageData", *PAIRS) and not files.is_color)
