@@ -157,11 +157,15 @@ def _of_other_states(net: Any, sources: Sequence[Any]) -> Preprocessing | None:
     """Return the pixel transform of the file's data layers, which `net` lacks. Raises Error if they differ."""
     found = [(layer, how) for layer in sources if (how := _transform(layer, net)) is not None]
     for layer, how in found[1:]:
-        if how.scale != found[0][1].scale or not np.array_equal(*(0 if each.mean is None else each.mean for each in (how, found[0][1]))):
+        if how.scale != found[0][1].scale or not np.array_equal(_mean(how), _mean(found[0][1])):
             fact = f"the data layers '{found[0][0].name}' and '{layer.name}' have different means or scales, and the net in this state has no data layer"
             fix = "write the same transform_param into both, or leave --bake-preprocessing out"
             raise Error(fact, place=Place.of(net.source_file, layer.source_line), fix=fix)
     return found[0][1] if found else None
+
+
+def _mean(how: Preprocessing) -> np.ndarray:
+    return np.zeros(()) if how.mean is None else how.mean
 
 
 def _input(param: Any, net: Any, given: Mapping[str, Shape], sources: Sequence[Any]) -> Any:
