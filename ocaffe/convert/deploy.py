@@ -128,7 +128,7 @@ def _scores_texts(layer: Any) -> bool:
 # -- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _likely(name: str, sources: Sequence[Any]) -> tuple[str, str]:
+def likely_shape(name: str, sources: Sequence[Any]) -> tuple[str, str]:
     """Return the part of --shape for an input, as far as the data layers say its size, and a remark about it."""
     if any(name in layer.top[1:] for layer in sources):
         return f"{name}:1", "the size of a label"
@@ -148,7 +148,7 @@ def _check_shapes(net: Any, given: Mapping[str, Shape], sources: Sequence[Any]) 
             fix = f"{flag('shape', ':'.join((near[0], 'x'.join(map(str, shape)))))}; the inputs are {names_text(possible)}" if near else "leave it out"
             raise Error(f"--shape names '{name}', which is not an input", place=place, fix=fix)
         if name in pictures and len(shape) != 4:
-            sizes = "x".join(map(str, (1, *shape) if len(shape) == 3 else ("1", *_likely(name, sources)[0].split("x")[1:])))
+            sizes = "x".join(map(str, (1, *shape) if len(shape) == 3 else ("1", *likely_shape(name, sources)[0].split("x")[1:])))
             fact = f"--shape gives '{name}' {len(shape)} axes, and images have 4: batch, channels, height, width"
             raise Error(fact, place=place, fix=flag("shape", f"{name}:{sizes}"))
 
@@ -176,7 +176,7 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape], sources: Sequence[A
         shapes = [given.get(top, batch) for top in param.top]
     else:
         place, title = Place.of(net.source_file, param.source_line), f"'{param.name}' ({param.type})"
-        part, size = _likely(param.top[0], [param, *sources])
+        part, size = likely_shape(param.top[0], [param, *sources])
         fix = f"{flag('shape', part)} ({size}) makes the data unnecessary"
         if param.type not in registry():
             raise Error(f"unknown layer type '{param.type}'", place=place, layer=title, fix=fix)
@@ -216,7 +216,7 @@ def _refuse_missing(net: Any, sources: Sequence[Any]) -> None:
     if missing:
         (name, layer), *others = missing.items()
         fact = f"unknown bottom blob '{name}'" + (f", and {len(others)} more: {', '.join(other for other, _ in others)}" if others else "")
-        likely = [_likely(other, sources) for other in missing]
+        likely = [likely_shape(other, sources) for other in missing]
         shapes, sizes = ",".join(part for part, _ in likely), likely[0][1] if len(likely) == 1 else "with the real sizes"
         fix = f"{flag('shape', shapes)} ({sizes}) makes {'them inputs' if others else 'it an input'}; or give the deploy.prototxt of the net"
         raise Error(fact, place=Place.of(net.source_file, layer.source_line), layer=f"'{layer.name}' ({layer.type})", fix=fix)

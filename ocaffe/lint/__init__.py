@@ -68,7 +68,7 @@ def lint(
     if weights and WEIGHTS not in ignore:
         found += check_weights(job, weights)
     if target is not None and TARGET not in ignore:
-        found += _findings(lambda checked: check_target(checked, target), job, path)
+        found += _findings(lambda checked: check_target(checked, target, weights), job, path)
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.place.file != path, finding.place.file, finding.place.line))
 
 

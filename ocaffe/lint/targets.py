@@ -10,20 +10,27 @@ from typing import Any
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.convert.caffe.modern import modernize
 from ocaffe.convert.caffe.net import Net
+from ocaffe.convert.deploy import DATA, likely_shape
 from ocaffe.convert.targets import rules  # noqa: F401 (they register themselves)
 from ocaffe.convert.targets.rewriter import Rewriter
 from ocaffe.convert.targets.table import Around, Fault, Table, factor_of
 from ocaffe.errors import Error
+from ocaffe.formats.states import stages_of
 from ocaffe.ir.graph import Blob, Node
+from ocaffe.lint.data import absent
 from ocaffe.lint.rules import Finding, Job, View, is_loss
 from ocaffe.shown import command, path_word
 
 RULE = "target"  # the name of the rule
 
 
-def check_target(job: Job, table: Table) -> Iterator[Finding]:
-    """Yield a finding for each thing that the target refuses of a layer in TEST. Without shapes, only types and fields are judged."""
+def check_target(job: Job, table: Table, weights: str = "") -> Iterator[Finding]:
+    """Yield a finding for each thing that the target refuses of a layer in TEST. Without shapes, only types and fields are judged.
+
+    `weights`: the file that the remedy names.
+    """
     for view in job.tests or job.views:
         graph = view.shaped
         nodes = {} if graph is None else {node.name: node for node in graph.nodes}
@@ -41,7 +48,7 @@ def check_target(job: Job, table: Table) -> Iterator[Finding]:
             for fault in table.faults(layer, bottoms, tops, around):
                 if not fault.claimed:
                     continue
-                yield view.finding(RULE, layer, fault.fact, _remedy(view, node, fault, table), fault.path)
+                yield view.finding(RULE, layer, fault.fact, _remedy(view, node, fault, table, weights), fault.path)
 
 
 def _factors(bottoms: Sequence[Blob], producers: Mapping[Blob, tuple[Any, list[Blob]]]) -> list[Blob | None]:
@@ -57,7 +64,7 @@ def _outputs(layers: Iterable[Any]) -> set[str]:
     return found
 
 
-def _remedy(view: View, node: Node | None, fault: Fault, table: Table) -> str:
+def _remedy(view: View, node: Node | None, fault: Fault, table: Table, weights: str) -> str:
     """Return the command that expresses the layer by others, or what prevents it. It also removes what only a training needs."""
     trained = node is not None and (not node.bottoms or is_loss(node.layer.param) or node.type == "Accuracy")
     problem = _problem(node, table) if node is not None and not trained else None
@@ -65,8 +72,15 @@ def _remedy(view: View, node: Node | None, fault: Fault, table: Table) -> str:
         why = "" if problem == fault.fact else f": {problem}"
         return f"end the net before this layer (--cut-at of `ocaffe convert`){why}"
     source = Path(view.file.path)
-    names = source, source.with_suffix(".caffemodel"), f"{source.stem}_{table.name}.prototxt", f"{source.stem}_{table.name}.caffemodel"
-    return f"`{command('ocaffe', 'convert', *map(path_word, map(str, names)), f'--target={table.name}')}` writes layers that it takes, from your weights"
+    beside = source.with_suffix(".caffemodel")
+    weights = weights or (str(beside) if beside.exists() else "")
+    names = source, weights or "WEIGHTS.caffemodel", f"{source.stem}_{table.name}.prototxt", f"{source.stem}_{table.name}.caffemodel"
+    fed = [layer for layer in view.layers if not layer.bottom and layer.type in DATA and layer.top]
+    shapes = ",".join(likely_shape(layer.top[0], [layer])[0] for layer in fed if absent(layer))
+    stages = ",".join(stages_of(view.net.state))
+    flags = [f"--target={table.name}", *([f"--stage={stages}"] if stages else []), *([f"--shape={shapes}"] if shapes else [])]
+    line = command("ocaffe", "convert", *map(path_word, map(str, names)), *flags)
+    return f"`{line}` writes layers that it takes, from {'these' if weights else 'your'} weights"
 
 
 def _root(blob: Blob) -> Blob:
@@ -107,7 +121,9 @@ def _problem(node: Node, table: Table) -> str | None:
     arrays |= {layer.name: [np.zeros(shapes[layer.name], np.float32)] for layer in layers if layer.type == "Parameter"}
     shapes |= {name: tuple(blob.shape) for name, blob in zip(tops, node.tops)}
     try:
-        Rewriter(Net([*layers, own], arrays, tops, shapes), table, "").run()
+        net = Net([*layers, own], arrays, tops, shapes)
+        modernize(net)  # as the conversion does first
+        Rewriter(net, table, "").run()
     except Error as problem:
-        return problem.fact if (problem.layer or "").startswith("'own'") else None
+        return problem.fact if (problem.layer or "").startswith("'own") else None
     return None

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from ocaffe import proto
 from ocaffe.cli import main
-from ocaffe.convert.targets.table import names
+from ocaffe.convert.targets.table import USUAL, names
 from ocaffe.formats.text import parse
 from ocaffe.formats.weights import write_weights
 from ocaffe.graph.build import build
@@ -101,6 +101,39 @@ def test_unknown_target(tmp_path: Path, capsys: Any) -> None:
         assert f"--target is 'mychip'\n  fix: --target with one of {', '.join(names())}" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("word", "meant"), [("rk3588", "rknn"), ("RKNN", "rknn"), ("tpu_mlir", "tpu-mlir"), ("sophgo", "tpu-mlir"), ("BM1684X", "tpu-mlir"),
+                                             ("ascned", "ascend"), ("caffe", "bvlc"), ("Hi3519", "nnie")])  # fmt: skip
+def test_usual_names_of_targets(word: str, meant: str, capsys: Any) -> None:
+    assert main(["lint", "no.prototxt", "--target", word]) == 1
+    assert f"fix: did you mean --target={meant}? --target with one of" in capsys.readouterr().err
+    assert set(USUAL.values()) <= set(names())
+
+
+TRAINING = """layer { name: "data" type: "Data" top: "data" top: "label" include { stage: "val" } data_param { source: "no_db" batch_size: 4 }
+  transform_param { crop_size: 8 } }
+layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 3 kernel_size: 3 bias_term: false } }
+layer { name: "bn" type: "BatchNorm" bottom: "conv" top: "conv"
+  batch_norm_param { scale_filler { value: 1 } bias_filler { value: 0 } } }
+layer { name: "ip" type: "InnerProduct" bottom: "conv" top: "ip" inner_product_param { num_output: 5 bias_term: false } }
+layer { name: "loss" type: "SoftmaxWithLoss" bottom: "ip" bottom: "label" top: "loss" }
+"""
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_lint_of_a_training_net_names_a_command_that_works(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.prototxt").write_text(TRAINING)
+    norm = [np.ones(3, np.float32), np.ones(3, np.float32), np.ones(1, np.float32), np.ones(3, np.float32), np.ones(3, np.float32)]
+    weights = {"conv": [np.ones((3, 3, 3, 3), np.float32)], "bn": norm, "ip": [np.ones((5, 108), np.float32)]}
+    write_weights("snapshot.caffemodel", parse(TRAINING, proto.NetParameter), weights)
+    assert main(["lint", "net.prototxt", "--target=rknn", "--stage=val", *(["--weights=snapshot.caffemodel"] if given else [])]) == 1
+    said = capsys.readouterr().out
+    line = f"ocaffe convert net.prototxt {'snapshot' if given else 'WEIGHTS'}.caffemodel net_rknn.prototxt net_rknn.caffemodel " \
+           "--target=rknn --stage=val --shape=data:1x3x8x8"
+    assert f"`{line}` writes layers" in said and "knows no field scale_filler" in said and "--cut-at" not in said
+    assert main(line.replace("WEIGHTS", "snapshot").split()[1:]) == 0
+
+
 NET = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }
 layer { name: "conv" type: "Convolution" bottom: "data" top: "conv"
   convolution_param { num_output: 3
@@ -125,7 +158,7 @@ def test_lint_says_what_a_target_refuses(tmp_path: Path, capsys: Any) -> None:
     assert f"{net}:8: layer 'pool' (Pooling)" in said and "knows no field round_mode" in said
     assert f"{net}:10: layer 'scores' (MatMul)" in said and f"{net}:11: layer 'choice' (Where)" in said
     assert said.count("--cut-at") == 1 and said.index("--cut-at") > said.index("'choice'")
-    assert f"`ocaffe convert {net} {tmp_path}/net.caffemodel net_caffe1.prototxt net_caffe1.caffemodel --target=caffe1`" in said
+    assert f"`ocaffe convert {net} WEIGHTS.caffemodel net_caffe1.prototxt net_caffe1.caffemodel --target=caffe1`" in said
     assert main(["lint", str(net), "--target", "tpu-mlir"]) == 1
     assert f"{net}:3: layer 'conv' (Convolution)" in capsys.readouterr().out
     assert main(["lint", str(net), "--target", "caffe1", "--ignore", "target"]) == 0

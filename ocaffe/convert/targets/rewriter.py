@@ -20,6 +20,7 @@ from ocaffe.layers.base import Layer, param_field, registry
 from ocaffe.shown import flag
 
 MOST_ONES = 1024  # rows of a matrix that moves values: one multiplication for each row and value
+BY_SHAPES = ("ContinuationIndicator", "PriorBox")  # types whose tops depend on the shapes of the bottoms alone
 COPIES = ("Split", "Power", "Reshape")  # types that can copy a value
 
 
@@ -342,11 +343,24 @@ class Rewriter:
         if inner is not None and inner.fact and inner.fact not in fact:
             fact = f"{fact}; without it: {inner.fact}"
         title = f"'{layer.name}' ({layer.type})" if layer is not None else None
-        names = self._before(layer) if layer is not None else []
+        aside = self._aside(layer) if layer is not None and layer.type in BY_SHAPES else []
+        names = aside or (self._before(layer) if layer is not None else [])
         otherwise = "change the net so that it needs no such layer, or let the host compute it"
-        fix = f"{flag('cut-at', ','.join(names))} converts the part before it" if names else otherwise
+        part = "the part that does not need it; a host computes it from sizes alone" if aside else "the part before it"
+        fix = f"{flag('cut-at', ','.join(names))} converts {part}" if names else otherwise
         place = self.source.place(layer) if layer is not None and self.source.place(layer) else self.at
         return Refused(fact, place=place, layer=title, fix=fix)
+
+    def _aside(self, layer: Any) -> list[str]:
+        """Return the last values that depend on no layer of this type, which reads shapes alone: the heads of a detector beside its PriorBox layers."""
+        gone = set[str]()
+        wanted = dict[str, None]()
+        for each in self.source.layers:
+            if each.type == layer.type or gone.intersection(each.bottom):
+                gone.update(each.top)
+                wanted |= {} if each.type == layer.type else dict.fromkeys(each.bottom)
+        wanted |= dict.fromkeys(self.source.outputs)
+        return [name for name in wanted if name not in gone and self.source.producer(name).bottom and (self.cuts is None or name in self.cuts)]
 
     def _before(self, layer: Any) -> list[str]:
         """Return the nearest values before a layer that --cut-at can name."""

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import collections
+import difflib
 import functools
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +19,12 @@ from ocaffe.layers.base import param_field, registry
 from ocaffe.layers.window import Window
 
 FOLDER = Path(__file__).with_name("tables")
+USUAL = {  # how names of chips, makers and tools begin, in small letters and without signs -> the target
+    "rk": "rknn", "rockchip": "rknn", "tpu": "tpu-mlir", "mlir": "tpu-mlir", "sophgo": "tpu-mlir", "sophon": "tpu-mlir", "bitmain": "tpu-mlir",
+    "bm16": "tpu-mlir", "cv18": "tpu-mlir", "sg20": "tpu-mlir", "cvitek": "tpu-mlir", "atc": "ascend", "huawei": "ascend", "cann": "ascend",
+    "hisi": "nnie", "hi35": "nnie", "verisilicon": "acuity", "vivante": "acuity", "vsi": "acuity", "sstar": "sigmastar", "ssc": "sigmastar",
+    "caffe10": "caffe1", "caffe": "bvlc",
+}  # fmt: skip
 PLAIN = frozenset({"name", "type", "bottom", "top", "source_line", "blobs", "excluded"})  # fields that every Caffe reads, and ocaffe's own
 Factors = Callable[[], Sequence[Hashable]]
 PAIRS = {"kernel_size": ("kernel_h", "kernel_w"), "stride": ("stride_h", "stride_w"), "pad": ("pad_h", "pad_w")}
@@ -335,7 +343,10 @@ def read_table(name: str) -> Table:
     """Return the table of a target. Raises Error if there is none of this name."""
     path = FOLDER / f"{name}.json"
     if name not in names():
-        raise Error(f"--target is '{name}'", fix=f"--target with one of {', '.join(names())}")
+        near = next((target for begin, target in USUAL.items() if re.sub(r"[\W_]", "", name.lower()).startswith(begin)), "")
+        near = near or next(iter(difflib.get_close_matches(name.lower(), names(), 1, 0.6)), "")
+        meant = f"did you mean --target={near}? " if near else ""
+        raise Error(f"--target is '{name}'", fix=f"{meant}--target with one of {', '.join(names())}")
     data = json.loads(path.read_text(encoding="utf-8"))
     kinds = {}
     for kind, facts in data["types"].items():
