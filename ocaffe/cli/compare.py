@@ -10,7 +10,7 @@ from ocaffe import proto
 from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, check_outputs, device_flags, required, stages, state_flags
 from ocaffe.compiler.network import phase_net
-from ocaffe.errors import Error
+from ocaffe.errors import Error, names_text
 from ocaffe.formats.text import read_net
 from ocaffe.formats.weights import read_weights, weight_files
 from ocaffe.selftest.compare import Side, compare
@@ -71,6 +71,10 @@ def main(argv: Sequence[str]) -> int:
             net = phase_net(message, phase, options.level, stages(options.stage, message) or ("",))
             sides.append(Side(net, phase, device, plain, weights))
             stack.callback(sides[-1].network.close)
+        stored = {layer.name for each in weights for layer in each.layers if layer.blobs}
+        lacking = [node.name for node in sides[0].network.graph.nodes if node.params and node.name not in stored] if weights else []
+        if lacking:
+            say(*_without_weights(lacking, weight_files([options.weights])), "")
         say(f"first:  {_title(first)}", f"second: {_title(second)}{', ' + PLAIN if other == PLAIN else ''}", "")
         rows = compare(*sides)
     width = max((len(row.layer) for row in rows), default=5)
@@ -99,13 +103,19 @@ def _with_dump(options: argparse.Namespace, message: Any) -> int:
     net = phase_net(message, proto.TEST, options.level, stages(options.stage, message) or ("",))
     weights = weight_files([required(options, "weights", "the weights", "compare")])
     with contextlib.closing(select_device(options.device or None, options.gpu or None, math=options.math)) as device:
-        rows = compare_dump(net, weights, dump, names, options.input, options.tolerance, device)
+        rows, lacking = compare_dump(net, weights, dump, names, options.input, options.tolerance, device)
         say(f"ocaffe: {_title(device)}", f"dump: {options.dump}", "")
+    if lacking:
+        say(*_without_weights(lacking, weights), "")
     say(*text(rows))
     if options.html:
         with atomic_write(options.html) as stream:
             stream.write(page(f"{options.model} and {options.dump}", rows).encode())
     return int(any(row.wrong for row in rows))
+
+
+def _without_weights(layers: Sequence[str], files: Sequence[str]) -> tuple[str]:
+    return (f"note: {', '.join(files)} {'has' if len(files) == 1 else 'have'} no weights for {names_text(layers)}: these keep the values of their fillers",)
 
 
 def _title(device: Device) -> str:

@@ -299,7 +299,8 @@ def with_input(folder: Path, array: np.ndarray, values: Values) -> list[str]:
 
 
 MISTAKES: dict[str, tuple[Callable[[Path, Values], list[str]], str]] = {
-    "no dump": (lambda folder, values: [str(folder / "no.npz")], r"no\.npz\n.*No such file"),
+    "no dump": (lambda folder, values: [str(folder / "no.npz")], r"no\.npz does not exist"),
+    "an empty dump": (lambda folder, values: [npz(folder, {})], r"the dump has no arrays\n +fix: write it again"),
     "a word in a text": (wrong_text, r"pool1\.txt:2\n +'four' is not a number\n +fix: write numbers"),
     "two files": (lambda folder, values: other_file(folder, values, "fc.txt", b"1 " * 5000), "two files for 'fc'"),
     "objects": (lambda folder, values: [npz(folder, values | {"fc": np.array([{}])})], "objects of Python"),
@@ -370,6 +371,19 @@ def test_nets_without_input(made: Made, tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert main(["compare", str(tmp_path / "n.prototxt"), made.files[1], "--dump", npz(tmp_path, {"r": np.zeros((2, 5))})]) == 1
     assert "the net has no Input layer" in capsys.readouterr().err
+    data = 'type: "Data" top: "data" transform_param { crop_size: 10 } data_param { source: "no_db" batch_size: 2 } }'
+    (tmp_path / "n.prototxt").write_text(re.sub(r'type: "Input" .*', data, NET))
+    assert main(["compare", str(tmp_path / "n.prototxt"), made.files[1], "--dump", npz(tmp_path, {"r": np.zeros((2, 5))})]) == 1
+    said = capsys.readouterr().err
+    assert f"`ocaffe convert {tmp_path}/n.prototxt {made.files[1]} deploy.prototxt deploy.caffemodel --shape=data:1x3x10x10` writes the prototxt" in said
+
+
+@pytest.mark.parametrize("dump", [True, False])
+def test_layers_without_weights_are_named(made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str], device: Any, dump: bool) -> None:
+    (tmp_path / "n.prototxt").write_text(NET.replace('name: "fc"', 'name: "fc9"'))
+    files = [str(tmp_path / "n.prototxt"), made.files[1]]
+    main(["compare", *files, *(["--dump", npz(tmp_path, made.values)] if dump else [])])
+    assert f"note: {made.files[1]} has no weights for 'fc9': these keep the values of their fillers" in capsys.readouterr().out
 
 
 TWO = """layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 2 dim: 6 dim: 6 } } }

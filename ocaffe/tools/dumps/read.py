@@ -15,6 +15,7 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.numpy_file import read_npy, read_npz
 from ocaffe.ir.tensor import Shape
 from ocaffe.support.files import check_folder, open_plain, text_lines
+from ocaffe.support.here import here
 from ocaffe.support.inside import check_below
 from ocaffe.support.parsing import parsing
 
@@ -55,11 +56,15 @@ class Dump:
         self._files: dict[str, Path] = {}
         if os.path.isdir(path):
             self._files = _files(path)
+        elif not os.path.lexists(path):
+            raise Error(f"the dump {path} does not exist", place="--dump", fix=f"correct the path (relative to {here()}); give {KINDS}")
         else:
             self._arrays = read_npz(path, f"give {KINDS}")
             for name in [each.removesuffix(SCALE) for each in self._arrays if each.endswith(SCALE)]:
                 if name in self._arrays and self._has_scale(name):
                     self._scale_of(name)
+            if not self._arrays:
+                raise Error("the dump has no arrays", place=path, fix="write it again, with an array for each value of the net")
         for name in self._scales:
             if name not in self:
                 raise Error(f"the scales name '{name}', which the dump {path} does not have", fix=f"names in the dump are {listed(self.names)}")

@@ -12,9 +12,12 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device
+from ocaffe.convert.deploy import DATA, likely_shape
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.numpy_file import read_npy, read_npz
+from ocaffe.formats.weights import read_weights
 from ocaffe.ir.tensor import Shape
+from ocaffe.shown import command, path_word
 from ocaffe.tools.dumps.read import Dump, Entry, listed, numbers_of
 
 TEXT_BOUND, HALF_BOUND, INTEGER_BOUND = 1e-3, 1e-2, 0.1  # least tolerances: digits of a text, 11 bits of float16 in many layers, 8 bits
@@ -55,19 +58,23 @@ class Row:
         return f"'{self.value.layer}' ({self.value.kind})"
 
 
-def compare(message: Any, weights: Sequence[str], dump: Dump, names: Names, given: str, tolerance: float, device: Device) -> list[Row]:
-    """Run the net of a phase and return a row for each value. `given` is the file of its inputs, or '': they are in the dump. Raises Error.
+def compare(message: Any, weights: Sequence[str], dump: Dump, names: Names, given: str, tolerance: float, device: Device) -> tuple[list[Row], list[str]]:
+    """Run the net of a phase. Return a row for each value, and the layers that have no weights in the files. Raises Error.
 
-    `weights` are files. `tolerance` is a share of the largest magnitude of a value; that of texts, float16 and integers is at least their own.
+    `given` is the file of its inputs, or '': they are in the dump. `weights` are files. `tolerance` is a share of the largest magnitude of
+    a value; that of texts, float16 and integers is at least their own.
     """
     net, values = separated(message)
-    inputs = _inputs(net)
+    inputs = _inputs(net, weights[0])
     arrays = _given(given, list(inputs)) if given else {}
     found = matched(values, dump, names)
     feeds = {name: _fed(name, shape, arrays, dump, found.get(name, ""), given) for name, shape in inputs.items()}
     with Net(net, proto.TEST, device=device) as run:
+        stored = set[str]()
         for file in weights:
             run.copy_from(file)
+            stored |= {layer.name for layer in read_weights(file).layers if layer.blobs}
+        lacking = [name for name in run.params if name not in stored]
         for name, array in feeds.items():
             if run.blobs[name].shape != array.shape:
                 run.blobs[name].reshape(*array.shape)
@@ -78,7 +85,7 @@ def compare(message: Any, weights: Sequence[str], dump: Dump, names: Names, give
         for value in values:
             missing = OVERWRITTEN if last.get(value.blob, value.key) != value.key else MISSING
             rows.append(_row(value, run.blobs[value.key].data, dump, found.get(value.key, ""), tolerance, missing))
-        return rows
+        return rows, lacking
 
 
 def separated(message: Any) -> tuple[Any, list[Value]]:
@@ -146,12 +153,16 @@ def matched(values: Sequence[Value], dump: Dump, names: Names) -> dict[str, str]
     return found
 
 
-def _inputs(net: Any) -> dict[str, Shape]:
+def _inputs(net: Any, weights: str) -> dict[str, Shape]:
     """Return the inputs with their shapes. Raises Error if there is none."""
     inputs = {top: tuple(shape.dim) for layer in net.layer if layer.type == "Input" for top, shape in _shapes(layer)}
     if not inputs:
         fact = "the net has no Input layer, so it cannot get the input of the dump"
-        raise Error(fact, place=net.source_file or None, fix="give the prototxt for deployment, which has Input layers in place of data layers")
+        shapes = ",".join(likely_shape(layer.top[0], [layer])[0] for layer in net.layer if layer.type in DATA and layer.top)
+        words: tuple[str, ...] = path_word(net.source_file or "NET.prototxt"), path_word(weights), "deploy.prototxt", "deploy.caffemodel"
+        words = (*words, f"--shape={shapes}") if shapes else words
+        fix = f"`{command('ocaffe', 'convert', *words)}` writes the prototxt for deployment, which has Input layers in place of data layers: give that one"
+        raise Error(fact, place=net.source_file or None, fix=fix)
     return inputs
 
 
