@@ -4,13 +4,14 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ocaffe.cli.flags import Parser, device_flags, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, stages, state_flags
 from ocaffe.errors import Error, names_text, within
 from ocaffe.evaluation.sidecar import input_text, read_sidecar, sidecar_files
 from ocaffe.shown import command, path_word, say
@@ -65,6 +66,11 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"--{idle[0].replace('_', '-')} means nothing for {' '.join(kinds)}{why}", place="ocaffe convert", fix="leave it out")
     if not options.tolerance >= 0:
         raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe convert", fix="--tolerance with a number of 0 or more")
+    count = 1 + (kinds[-1] == "weights" and convert is not transcode)
+    refuse_overwriting("convert", [*options.files[:-count], options.verify], options.files[-count:])
+    targets = [word.partition("=")[2] or after for word, after in zip(argv, [*argv[1:], ""]) if re.fullmatch(r"--?target(=.*)?", word)]
+    if len(set(targets)) > 1:
+        raise Error(f"--target is given {len(targets)} times: {', '.join(targets)}", place="ocaffe convert", fix="run the command once for each target")
     try:
         return convert(options) or 0
     except MemoryError as problem:
@@ -369,7 +375,12 @@ def rewrite_caffe(options: argparse.Namespace) -> None:
     table = _target(options)
     net, weights = _sources(inputs)
     made = rewrite(net, weights[0], _wanted(options, weights))
-    targeted = None if table is None else retarget(made.net, table, inputs[0], batch_inputs(made.net))
+    try:
+        targeted = None if table is None else retarget(made.net, table, inputs[0], batch_inputs(made.net))
+    except Error as problem:
+        if options.raw_detection and problem.fix:
+            problem.fix = problem.fix.replace(" converts ", " in place of --raw-detection converts ", 1)
+        raise
     made.net = made.net if targeted is None else targeted.net
     message, arrays, beside = made.net.message(), made.net.weights(), sidecar_files(weights[0], weights2, options.bake_preprocessing)
     if not options.force:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.cli.flags import Parser, state_flags
+from ocaffe.cli.flags import Parser, refuse_overwriting, stages, state_flags
 from ocaffe.draw import DIRECTIONS, draw
 from ocaffe.formats.filter import filter_net
 from ocaffe.formats.text import read_net
@@ -26,10 +26,11 @@ def main(argv: Sequence[str]) -> int:
     parser.flag("display_lrm", False, "show lr_mult and decay_mult")
     state_flags(parser)
     options = parser.parse(argv)
+    refuse_overwriting("draw_net", [options.net], [options.image])
     log.quiet()
     net = upgrade_net(read_net(options.net, options.allow_unknown_fields))
     if options.phase != "ALL":
-        state = proto.NetState(phase=PHASES[options.phase], level=options.level, stage=options.stage.split(",") if options.stage else [])
+        state = proto.NetState(phase=PHASES[options.phase], level=options.level, stage=stages(options.stage, net))
         net = filter_net(net, state)
     made = draw(net, options.rankdir, os.path.splitext(options.image)[1], options.display_lrm, options.net)
     say(f"Drawing net to {options.image}")

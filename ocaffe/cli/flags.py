@@ -317,6 +317,16 @@ def check_outputs(command: str, inputs: Iterable[str], **outputs: str) -> None:
                 raise Error(f"--{flag} is {output}, which is also read", place=f"ocaffe {command}", fix=f"give --{flag} another name")
 
 
+def refuse_overwriting(command: str, inputs: Iterable[str | None], outputs: Iterable[str]) -> None:
+    """Raise Error if a file to write is one of the files to read, also by another name. Empty names are none."""
+    there = [given for given in inputs if given and os.path.exists(given)]
+    for output in filter(os.path.exists, outputs):
+        same = next((given for given in there if os.path.samefile(given, output)), None)
+        if same is not None:
+            fact = f"the output {output} is the input {same}" if output != same else f"{output} is an input and an output"
+            raise Error(fact, place=f"ocaffe {command}", fix="give the output another name; --force does not write over an input")
+
+
 def required(options: argparse.Namespace, name: str, what: str, command: str) -> str:
     """Return the value of a required flag."""
     value = getattr(options, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ocaffe.cli.flags import Parser
+from ocaffe.cli.flags import Parser, refuse_overwriting
 from ocaffe.errors import Error
 from ocaffe.evaluation.class_plots import render_classes
 from ocaffe.evaluation.class_scores import read_class_scores
@@ -33,6 +33,7 @@ def main(argv: Sequence[str]) -> int:
     kind = os.path.splitext(options.output)[1][1:].lower()
     if kind not in FORMATS:
         raise Error(f"the output is {options.output}", place="ocaffe plot", fix=f"give the output a name that ends in .{', .'.join(FORMATS)}")
+    refuse_overwriting("plot", options.files, [options.output])
     scores = [path for path in options.files if path.lower().endswith(".json")]
     if scores and (options.seconds or len(scores) < len(options.files)):
         other = "--seconds" if options.seconds else next(path for path in options.files if path not in scores)

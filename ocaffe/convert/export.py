@@ -20,7 +20,7 @@ from ocaffe.graph.build import build
 from ocaffe.ir.graph import Blob, Graph, Parameter
 from ocaffe.layers.base import registry
 from ocaffe.onnx.graph import OnnxGraph
-from ocaffe.shown import flag
+from ocaffe.shown import command, flag, path_word
 from ocaffe.support import log
 
 if TYPE_CHECKING:
@@ -96,6 +96,9 @@ def for_inference(net: str | Any, weights: Weights | None, options: Options) -> 
         if not problem.fact.startswith("--"):  # no mistake in a flag
             problem.fix = "; ".join(filter(None, [problem.fix, _other_stages(whole, message, options)]))
         raise
+    if all(layer.type == "Input" for layer in deployed.message.layer):
+        fact = f"no layer but the input remains: --cut-at names {names_text(cuts)}"
+        raise Error(fact, place=message.source_file or None, fix="--cut-at with tops of later layers")
     deployed.note = "" if cuts else _other_stages(whole, deployed.message, options)
     if not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
@@ -178,8 +181,14 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
     """Return the array of every parameter. Raises Error where the weights lack one, unless `options.fillers` is set."""
     values = {}
     if weights is not None:
-        for parameter, array in fitting(graph, weights):
-            values[parameter] = np.asarray(array, np.float32).reshape(parameter.shape)
+        try:
+            for parameter, array in fitting(graph, weights):
+                values[parameter] = np.asarray(array, np.float32).reshape(parameter.shape)
+        except Error as problem:
+            net = path_word(graph.message.source_file or "NET.prototxt")
+            differences = command("ocaffe", "lint", net, f"--weights={path_word(weights.path)}")
+            problem.fix = f"are these the weights of this net? Give its own; `{differences}` lists what differs"
+            raise
     for parameter in graph.params:
         if parameter in values:
             continue

@@ -233,6 +233,13 @@ def test_raw_detection(capsys: pytest.CaptureFixture[str]) -> None:
     layers = read_net("out.prototxt").layer
     ends = [top for layer in layers for top in layer.top if not any(top in other.bottom for other in layers)]
     assert sorted(ends) == sorted(next(layer for layer in message.layer if layer.type == "DetectionOutput").bottom) and "folded" in capsys.readouterr().out
+    for given in ("--raw-detection", ""):  # rknn has no PriorBox, and takes the heads beside it
+        files = (net, "net.caffemodel", "heads.prototxt", "heads.caffemodel")
+        assert convert("--target=rknn", "--force", *filter(None, [given]), files=files, shape="") == 1
+        said = capsys.readouterr().err
+        assert "has no layer type PriorBox" in said and ("in place of --raw-detection converts" in said) == bool(given)
+        cut = re.findall("fix: (--cut-at=[^ ]*)", said)
+        assert cut == ["--cut-at=mbox_loc,mbox_conf_flatten"] and convert("--target=rknn", "--noverify", "--force", *cut, files=files, shape="") == 0
     assert not {"DetectionOutput", "BatchNorm", "Scale"}.intersection(layer.type for layer in layers)
 
 
@@ -245,6 +252,22 @@ def test_files_of_others_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert convert("--fold", "--force") == 0 and pathlib.Path("out.prototxt").read_bytes() != before
 
 
+@pytest.mark.parametrize("output", ["net", "./net", "linked", "hard"])
+def test_inputs_are_no_outputs(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Under no name, and not with --force."""
+    made(NVIDIA)
+    net, weights = pathlib.Path("net.prototxt"), pathlib.Path("net.caffemodel")
+    for path in (net, weights):
+        pathlib.Path(f"linked{path.suffix}").symlink_to(path)
+        pathlib.Path(f"hard{path.suffix}").hardlink_to(path)
+    before = net.read_bytes(), weights.read_bytes()
+    for files in ((f"{output}.prototxt", "out.caffemodel"), ("out.prototxt", f"{output}.caffemodel")):
+        assert convert("--force", files=("net.prototxt", "net.caffemodel", *files)) == 1
+        assert "--force does not write over an input" in capsys.readouterr().err
+    assert main(["convert", "net.caffemodel", f"{output}.caffemodel", "--force"]) == 1
+    assert (net.read_bytes(), weights.read_bytes()) == before and not list(pathlib.Path().glob("out*"))
+
+
 @pytest.mark.parametrize(
     ("flag", "said"),
     [
@@ -253,19 +276,24 @@ def test_files_of_others_stay(capsys: pytest.CaptureFixture[str]) -> None:
         ("--dynamic-batch", "--dynamic-batch means nothing"),
         ("--raw-detection", "--raw-detection is given, but the net has no DetectionOutput layer"),
         ("--cut-at=con", "--cut-at names 'con', which is not a blob of the net"),
+        ("--cut-at=data", "no layer but the input remains: --cut-at names 'data'"),
+        ("--target=rknn --target tpu-mlir", "--target is given 2 times: rknn, tpu-mlir"),
         ("--tolerance=-1", "--tolerance is -1"),
     ],
 )
 def test_refusals(flag: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     made(NVIDIA)
-    assert convert(flag) == 1
+    assert convert(*flag.split()) == 1
     assert said in capsys.readouterr().err and not list(pathlib.Path().glob("out*"))
 
 
 def test_weights_of_another_net(capsys: pytest.CaptureFixture[str]) -> None:
     made(NVIDIA.replace("num_output: 4", "num_output: 6"))
     pathlib.Path("net.prototxt").write_text(NVIDIA)
-    assert convert() == 1 and "weight 0 is 6 x 3 x 3 x 3 in the file, 4 x 3 x 3 x 3 in the net" in capsys.readouterr().err
+    assert convert() == 1
+    said = capsys.readouterr().err
+    assert "weight 0 is 6 x 3 x 3 x 3 in the file, 4 x 3 x 3 x 3 in the net" in said and "rename" not in said
+    assert "are these the weights of this net?" in said and "`ocaffe lint net.prototxt --weights=net.caffemodel` lists what differs" in said
     assert not list(pathlib.Path().glob("out*"))
 
 
