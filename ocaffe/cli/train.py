@@ -112,7 +112,6 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
             world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch, prepare=prepared(options),
         )  # fmt: skip
         stack.callback(solver.close)
-        stages(options.stage, *(network.message for network in (solver.network, *solver.test_networks)))
         if writes_snapshots(param) and world.first:
             write_sidecar(prefix, [network.message for network in (*solver.test_networks, solver.network)])
         check_match(solver.network.graph, solver.copied, options.allow_no_match)

@@ -225,6 +225,8 @@ def _refuse_missing(net: Any, sources: Sequence[Any]) -> None:
 def _reshape(layer: Any, top: int, shape: Shape) -> None:
     """Change the shape of one top of an Input layer."""
     own = layer.input_param.shape
+    if not own:
+        own.add()
     if len(own) == 1 < len(layer.top):
         own.extend([own[0]] * (len(layer.top) - 1))
     own[top].dim[:] = shape

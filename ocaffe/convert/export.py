@@ -148,10 +148,18 @@ def built(message: Any, options: Options) -> Graph:
     try:
         return build(message, options.phase, seed=options.seed)
     except Error as problem:
+        problem.fix = "; ".join(filter(None, [_with_batch(options), problem.fix]))
         others = (layer for layer in message.layer if layer.type not in registry() or layer.type == "Python")
         unknown = [layer for layer in others if layer.bottom and problem.place == Place.of(message.source_file, layer.source_line)]
         problem.fix = "; ".join([*map(_cut_before, unknown), *filter(None, [problem.fix])])
         raise
+
+
+def _with_batch(options: Options) -> str:
+    """Return --shape with a batch before shapes of three axes, '' if none has three: they may be those of an image."""
+    shapes = ((name, (1, *shape) if len(shape) == 3 else shape) for name, shape in options.shapes.items())
+    text = flag("shape", ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes))
+    return f"{text}, if the batch is missing" if any(len(shape) == 3 for shape in options.shapes.values()) else ""
 
 
 def _cut_before(layer: Any) -> str:
@@ -186,8 +194,9 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
                 values[parameter] = np.asarray(array, np.float32).reshape(parameter.shape)
         except Error as problem:
             net = path_word(graph.message.source_file or "NET.prototxt")
-            differences = command("ocaffe", "lint", net, f"--weights={path_word(weights.path)}")
-            problem.fix = f"are these the weights of this net? Give its own; `{differences}` lists what differs"
+            differences = f"{command('ocaffe', 'lint', net)} {flag('weights', weights.path)}"
+            own = f"are these the weights of this net? Give its own; `{differences}` lists what differs"
+            problem.fix = "; ".join(filter(None, [_with_batch(options), own]))
             raise
     for parameter in graph.params:
         if parameter in values:

@@ -36,20 +36,26 @@ def ways_to_keep(state: Any, layer: Any) -> Ways | None:
 
 
 def named_stages(net: Any) -> list[str]:
-    """Return the stages that rules of a net name, also those of layers that a filter has left out."""
-    rules = [rule for layer in (*net.layer, *net.layers, *net.excluded) for rule in (*layer.include, *layer.exclude)]
+    """Return the stages that rules of a net name, also those of layers that a filter has left out, in the order of the file."""
+    layers = sorted((*net.layer, *net.excluded), key=lambda layer: layer.source_line)
+    rules = [rule for layer in (*layers, *net.layers) for rule in (*layer.include, *layer.exclude)]
     return list(dict.fromkeys(stage for rule in rules for stage in (*rule.stage, *rule.not_stage)))
 
 
-def check_stages(stages: Iterable[str], *nets: Any) -> None:
-    """Raise Error for a stage that no rule of the nets names. Caffe's rules are silent about it, so a typing mistake would remain unseen."""
+def unnamed_stages(stages: Iterable[str], *nets: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield each stage that no rule of the nets names, one that is meant or '', and a remark. Caffe is silent about such a typing mistake."""
     named = list(dict.fromkeys(stage for net in nets for stage in named_stages(net)))
+    found = f"the rules of layers name {names_text(named)}" if named else "no layer has a rule with a stage"
     for stage in filter(None, stages):
         if stage not in named:
-            near = difflib.get_close_matches(stage.lower(), named, 1, 0.6)
-            found = f"the rules name {names_text(named)}" if named else "leave it out: no layer has a rule with a stage"
-            fix = f"did you mean {flag('stage', near[0])}? {found}" if near else found
-            raise Error(f"--stage names '{stage}', and no rule of a layer does", place=nets[0].source_file or None, fix=fix)
+            yield stage, next(iter(difflib.get_close_matches(stage.lower(), named, 1, 0.6)), ""), found
+
+
+def check_stages(stages: Iterable[str], *nets: Any) -> None:
+    """Raise Error for a stage of --stage that no rule of the nets names."""
+    for stage, near, found in unnamed_stages(stages, *nets):
+        fix = f"did you mean {flag('stage', near)}? {found}" if near else f"leave it out, or name another: {found}"
+        raise Error(f"--stage names '{stage}', and no rule of a layer does", place=nets[0].source_file or None, fix=fix)
 
 
 def stages_of(state: Any) -> list[str]:

@@ -21,7 +21,7 @@ from ocaffe.formats.states import stages_of
 from ocaffe.ir.graph import Blob, Node
 from ocaffe.lint.data import absent
 from ocaffe.lint.rules import Finding, Job, View, is_loss
-from ocaffe.shown import command, path_word
+from ocaffe.shown import command, flag, path_word
 
 RULE = "target"  # the name of the rule
 
@@ -78,8 +78,8 @@ def _remedy(view: View, node: Node | None, fault: Fault, table: Table, weights: 
     fed = [layer for layer in view.layers if not layer.bottom and layer.type in DATA and layer.top]
     shapes = ",".join(likely_shape(layer.top[0], [layer])[0] for layer in fed if absent(layer))
     stages = ",".join(stages_of(view.net.state))
-    flags = [f"--target={table.name}", *([f"--stage={stages}"] if stages else []), *([f"--shape={shapes}"] if shapes else [])]
-    line = command("ocaffe", "convert", *map(path_word, map(str, names)), *flags)
+    flags = [*([flag("stage", stages)] if stages else []), *([flag("shape", shapes)] if shapes else [])]
+    line = " ".join([command("ocaffe", "convert", *map(path_word, map(str, names)), f"--target={table.name}"), *flags])
     return f"`{line}` writes layers that it takes, from {'these' if weights else 'your'} weights"
 
 

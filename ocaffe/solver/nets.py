@@ -11,6 +11,7 @@ from ocaffe.compiler.network import phase_net
 from ocaffe.data.bad_records import skip_bad_records
 from ocaffe.errors import Error
 from ocaffe.formats.nearby import MissingPath
+from ocaffe.formats.states import unnamed_stages
 from ocaffe.support import log
 
 Make = Callable[[], Any]  # makes a message when called
@@ -46,6 +47,8 @@ def net_messages(param: Any, read: Callable[[str], Any], file: str | None = None
         if isinstance(source, str) and not os.path.exists(source):
             raise MissingPath(f"the file '{source}' of the field {name} does not exist", source, name, f"correct {name}", place=file)
         net = phase_net(read(source) if isinstance(source, str) else source, phase, state=state)
+        for stage, near, found in unnamed_stages(state.stage, net):
+            log.warning("net.cpp:296", f"no rule of a layer names the stage '{stage}'" + (f"; did you mean '{near}'?" if near else "") + f" ({found})")
         for layer in net.layer:
             if layer.type == "AssistedExcitation" and not layer.assisted_excitation_param.HasField("max_iter"):
                 layer.assisted_excitation_param.max_iter = param.max_iter

@@ -157,12 +157,19 @@ def test_stages_that_no_layer_names(capsys: pytest.CaptureFixture[str]) -> None:
     others = ([*each, "net.prototxt"] for each in (["lint"], ["summary", "--shape=data:1x3x8x8,label:1"]))
     for command in (["convert", "net.prototxt", "net.caffemodel", "out.prototxt", "out.caffemodel", SHAPE], *others, ["compare", "net.prototxt"],
                     ["convert", "net.prototxt", "net.caffemodel", "out.onnx", SHAPE], ["time", "-model", "net.prototxt"],
+                    ["draw_net", "net.prototxt", "net.svg", "--phase=TEST"],
                     ["test", "-model", "net.prototxt", "-weights", "net.caffemodel"], ["plan", "--model", "net.prototxt"]):  # fmt: skip
         assert main([*command, "--stage=deplyo"]) == 1, command
         said = capsys.readouterr().err
-        assert "--stage names 'deplyo', and no rule of a layer does" in said and "did you mean --stage=deploy? the rules name 'train', 'val', 'deploy'" in said
+        assert "--stage names 'deplyo', and no rule of a layer does" in said
+        assert "did you mean --stage=deploy? the rules of layers name 'train', 'val', 'deploy'" in said
     made(NVIDIA)
-    assert convert("--stage=deploy") == 1 and "leave it out: no layer has a rule with a stage" in capsys.readouterr().err
+    pathlib.Path("net.prototxt").write_text(DIGITS)
+    pathlib.Path("solver.prototxt").write_text('net: "net.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 1 snapshot: 0')
+    assert main(["plan", "--solver", "solver.prototxt", "--stage=trian"]) == 1  # its net has no data
+    assert "no rule of a layer names the stage 'trian'; did you mean 'train'? (the rules of layers name 'train', 'val', 'deploy')" in capsys.readouterr().err
+    made(NVIDIA)
+    assert convert("--stage=deploy") == 1 and "leave it out, or name another: no layer has a rule with a stage" in capsys.readouterr().err
 
 
 def test_shapes_that_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,6 +184,11 @@ def test_shapes_that_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert convert(shape="--shape=data:3x8x8") == 1
     said = capsys.readouterr().err
     assert "--shape gives 'data' 3 axes, and images have 4" in said and "fix: --shape=data:1x3x8x8\n" in said
+    for more in ("", 'layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" pooling_param { kernel_size: 2 } }'):
+        pathlib.Path("net.prototxt").write_text(re.sub('"Data" top: "data" top: "label".*', '"Input" top: "data" }', NVIDIA) + more)
+        assert convert(shape="--shape=data:3x8x8") == 1
+        assert "fix: --shape=data:1x3x8x8, if the batch is missing" in capsys.readouterr().err
+    made(DIGITS)
     for stage in ("deploy", "val"):
         assert convert(f"--stage={stage}", shape="--shape=image:1x3x8x8") == 1
         said = capsys.readouterr().err

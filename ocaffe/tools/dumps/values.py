@@ -17,7 +17,7 @@ from ocaffe.errors import Error, Place, shape_text
 from ocaffe.formats.numpy_file import read_npy, read_npz
 from ocaffe.formats.weights import read_weights
 from ocaffe.ir.tensor import Shape
-from ocaffe.shown import command, path_word
+from ocaffe.shown import command, flag, path_word
 from ocaffe.tools.dumps.read import Dump, Entry, listed, numbers_of
 
 TEXT_BOUND, HALF_BOUND, INTEGER_BOUND = 1e-3, 1e-2, 0.1  # least tolerances: digits of a text, 11 bits of float16 in many layers, 8 bits
@@ -159,9 +159,9 @@ def _inputs(net: Any, weights: str) -> dict[str, Shape]:
     if not inputs:
         fact = "the net has no Input layer, so it cannot get the input of the dump"
         shapes = ",".join(likely_shape(layer.top[0], [layer])[0] for layer in net.layer if layer.type in DATA and layer.top)
-        words: tuple[str, ...] = path_word(net.source_file or "NET.prototxt"), path_word(weights), "deploy.prototxt", "deploy.caffemodel"
-        words = (*words, f"--shape={shapes}") if shapes else words
-        fix = f"`{command('ocaffe', 'convert', *words)}` writes the prototxt for deployment, which has Input layers in place of data layers: give that one"
+        words = path_word(net.source_file or "NET.prototxt"), path_word(weights), "deploy.prototxt", "deploy.caffemodel"
+        line = " ".join([command("ocaffe", "convert", *words), *([flag("shape", shapes)] if shapes else [])])
+        fix = f"`{line}` writes the prototxt for deployment, which has Input layers in place of data layers: give that one"
         raise Error(fact, place=net.source_file or None, fix=fix)
     return inputs
 

@@ -119,7 +119,7 @@ def test_refused(arguments: list[str], told: list[str], tmp_path: pathlib.Path, 
     ("command", "flags", "there", "absent"),
     [
         ("draw_net", ["--phase=TEST"], ["plain"], ["staged", "deep"]),
-        ("draw_net", ["--phase=TEST", "--stage=a,b"], ["plain", "staged"], ["deep"]),
+        ("draw_net", ["--phase=TEST", "--stage=b"], ["plain", "staged"], ["deep"]),
         ("draw_net", ["--phase=TEST", "--level=2"], ["plain", "deep"], ["staged"]),
         ("draw_net", [], ["plain", "staged", "deep"], []),
         ("summary", ["--stage=b"], ["plain", "staged"], ["deep"]),
