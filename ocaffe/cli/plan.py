@@ -169,6 +169,9 @@ def _check(options: Any) -> None:
         raise Error(fact, place="ocaffe plan", fix="--solver FILE for the nets of a training, or --model FILE for one net")
     if options.dump and options.dump not in STAGES:
         raise Error(f"--dump is '{options.dump}'", place="ocaffe plan", fix=f"--dump with one of {', '.join(STAGES)}")
+    if options.memory_limit == "auto" and not (options.device or options.gpu):
+        fact = "--memory-limit is 'auto', the free memory of a device, and none is given"
+        raise Error(fact, place="ocaffe plan", fix="--device with a name that ocaffe device_query lists, or a number such as --memory-limit 7.5G")
     if options.curve and options.dump:
         raise Error("--curve and --dump are both given, and each prints a text of its own", place="ocaffe plan", fix="leave out one of them")
     if options.curve and options.memory_limit:

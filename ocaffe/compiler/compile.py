@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,13 +26,14 @@ from ocaffe.ir.tensor import Role
 from ocaffe.memory.plan import MemoryPlan, overlap, plan
 from ocaffe.memory.predict import Prediction, can_offload, predict
 from ocaffe.memory.report import check_buffers, fixed_bytes, persistent, too_large
-from ocaffe.passes.fit import Fit
+from ocaffe.passes.fit import FAR, Fit
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 from ocaffe.passes.verify import InvalidSchedule
 from ocaffe.support.switches import Switches
 
 CONSTANT_SHARE = 1 / 8  # of a limit, by which the estimate of the memory that no microbatch reduces may be wrong
 COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
+NAMING_AIMS = 3  # attempts to find a smaller plan, for the message of a refusal
 AIMS, AIM_SHARE = 5, 0.98  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
 HISTORY_PART, LEAST_ROOM = 16, 8  # history of this part of a limit may be worth its copies; it surely is if without them less than that part is left
@@ -107,14 +109,28 @@ def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
     if compilation.prepacks:
         return _nearest(replace(compilation, prepacks=False))
     history = persistent([found.recording.schedule]).get(Role.HISTORY, 0) if compilation.may_host else 0
-    attempts = []
+    attempts: list[tuple[_Compilation, CompiledNet, bool]] = []
     if not history or LEAST_ROOM * compilation.budget(found) >= compilation.options.limit:
-        attempts.append(_kept_limit(compilation, found))
-    if history and (not attempts or not attempts[0][0].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
+        attempts.append((compilation, *_kept_limit(compilation, found)))
+    if history and (not attempts or not attempts[0][1].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
         hosting = replace(compilation, hosts=True)
         plain = hosting.compiled()
-        attempts.append((plain, False) if hosting.excess(plain) <= 0 else _kept_limit(hosting, plain))
-    return min(attempts, key=lambda each: (max(0, compilation.excess(each[0])), each[0].predicted(compilation.target.rates).seconds))
+        attempts.append((hosting, plain, False) if hosting.excess(plain) <= 0 else (hosting, *_kept_limit(hosting, plain)))
+    best, found, cut = min(attempts, key=lambda each: (max(0, each[0].excess(each[1])), each[1].predicted(compilation.target.rates).seconds))
+    return (found if found.keeps_limit else _smaller(best, found)), cut
+
+
+def _smaller(compilation: _Compilation, found: CompiledNet) -> CompiledNet:
+    """Return the smallest plan that some aims between a limit and the plan nearest to it reach, for a message: an aim that is too low reaches less."""
+    low = max(1, compilation.budget(found))
+    for _ in range(NAMING_AIMS if compilation.may_recompute else 0):
+        fit = compilation.fit(quick=True)
+        fit.limit = aim = math.isqrt(low * max(1, found.plan.total))
+        other = compilation.compiled(fit, found.microbatch)
+        found = min(found, other, key=compilation.excess)
+        if not fit.keeps_limit:
+            low = aim
+    return found
 
 
 def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
@@ -137,10 +153,14 @@ def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[Compiled
         if compilation.excess(found) <= 0:
             return found, True
         splits.append((found, cut))
-    if splits:
-        nearest, cut = min(splits, key=lambda each: compilation.excess(each[0]))
-        singles = Microbatch(cut, batch_of(compilation.graph, cut))
-        attempts += [nearest, *compilation.within(plain, compilation.fit(quick=True), singles)]
+    splits.sort(key=lambda each: compilation.excess(each[0]))
+    attempts += [nearest for nearest, _ in splits]
+    near = [split for split in splits[1:] if split[0].plan.total <= FAR * compilation.budget(split[0])]
+    for _, cut in splits[:1] + near:  # a stop before the last count may have been wrong
+        for found in compilation.within(plain, compilation.fit(quick=True), Microbatch(cut, batch_of(compilation.graph, cut))):
+            if compilation.excess(found) <= 0:
+                return found, True
+            attempts.append(found)
     return min(attempts, key=compilation.excess), bool(places)
 
 
@@ -160,7 +180,7 @@ def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, 
         return any(compilation.excess(each) <= 0 for each in itertools.chain([smaller], attempts))
 
     try:
-        size = present * max(0.0, compilation.budget(found) / found.plan.total)  # recycled memory grows with the batch
+        size = present * max(0.0, compilation.budget(found) / max(1, found.plan.total))  # recycled memory grows with the batch
         tried = dict.fromkeys(int(size * share) for share in BATCH_SHARES)
         return next((batch for batch in tried if 0 < batch < present and fits(batch)), 0), present
     except Error:
@@ -198,15 +218,18 @@ def _in_microbatches(compilation: _Compilation, plain: CompiledNet, cut: int) ->
                 break  # more microbatches have nothing to save
         return min(fitting, key=lambda found: found.predicted(compilation.target.rates).seconds)
 
-    def may_fit_after(few: int, many: int) -> bool:
+    def may_fit_after(many: int) -> bool:
         """Whether a count above `many` may fit: memory is about a constant, and a part that falls with the count."""
+        few = max((count for count in tried if 2 * count <= many), default=None)  # neighbours are too near to tell
+        if few is None:
+            return True
         constant = (many * compilation.excess(tried[many]) - few * compilation.excess(tried[few])) / (many - few)
         return constant <= CONSTANT_SHARE * compilation.budget(plain)
 
     for index, count in enumerate(counts):  # from the fewest: schedules of many microbatches are long
         if fits(count):
             return fastest(counts[index : index + COUNTS])
-        if index and not may_fit_after(counts[index - 1], count):
+        if not may_fit_after(count):
             break
     return min(tried.values(), key=compilation.excess, default=plain)
 

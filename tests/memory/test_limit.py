@@ -13,8 +13,8 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.rates import assumed
 from ocaffe.cli.flags import memory_limit
-from ocaffe.compiler.compile import compile_net
-from ocaffe.errors import Error
+from ocaffe.compiler.compile import CompiledNet, compile_net, nearest_net
+from ocaffe.errors import Error, NoRoom
 from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.graph.parameters import ParameterGroup
@@ -22,6 +22,7 @@ from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.memory.report import fixed_bytes
 from ocaffe.solver.solver import Solver
+from ocaffe.solver.update import Updater
 from ocaffe.support.switches import Switches
 from tests.harness import changed, treat_as_large
 
@@ -251,3 +252,68 @@ def test_limits_as_text(text: str, size: int | None) -> None:
 def test_wrong_limit() -> None:
     with pytest.raises(Error, match="--memory-limit is 'much'"):
         memory_limit("much")
+
+
+# Batches whose divisors are near each other: the memory of splits of an H100 does not fall evenly with their number. Channels and kernel of convolutions.
+UNEVEN = {
+    "a": ([18, 3, 16, 16], [(4, 3, "MAX"), (8, 3, "AVE"), (16, 5, "MAX"), (16, 3, ""), (64, 5, ""), (32, 5, "")], 2_209_752),
+}
+
+
+def uneven(shape: list[int], convolutions: list[tuple[int, int, str]]) -> Any:
+    text = f"""layer {{ name: "x" type: "Input" top: "x" input_param {{ shape {{ dim: {shape} }} }} }}
+               layer {{ name: "y" type: "Input" top: "y" input_param {{ shape {{ dim: {shape[0]} }} }} }}"""
+    bottom = "x"
+    for i, (channels, kernel, pool) in enumerate(convolutions):
+        size = f"num_output: {channels} kernel_size: {kernel} pad: {kernel // 2}"
+        text += f'layer {{ name: "c{i}" type: "Convolution" bottom: "{bottom}" top: "c{i}" convolution_param {{ {size} }} }}\n'
+        bottom = f"c{i}"
+        if i:
+            text += f'layer {{ name: "r{i}" type: "ReLU" bottom: "{bottom}" top: "{bottom}" }}\n'
+        if pool:
+            settings = f"pool: {pool} kernel_size: 2 stride: 2"
+            text += f'layer {{ name: "p{i}" type: "Pooling" bottom: "{bottom}" top: "p{i}" pooling_param {{ {settings} }} }}\n'
+            bottom = f"p{i}"
+    for name, count in (("f", 500), ("o", 10)):
+        text += f'layer {{ name: "{name}" type: "InnerProduct" bottom: "{bottom}" top: "{name}" inner_product_param {{ num_output: {count} }} }}\n'
+        bottom = name
+    text += 'layer { name: "loss" type: "SoftmaxWithLoss" bottom: "o" bottom: "y" top: "loss" }'
+    return build(text_format.Parse(text, proto.NetParameter()), proto.TRAIN)
+
+
+@pytest.mark.parametrize("net", UNEVEN)
+def test_single_samples_that_fit_are_found(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # with the sizes that values have in use
+    shape, convolutions, limit = UNEVEN[net]
+    gpu = Target(
+        kind="gpu", name="H100", runtime="nvidia", compute_units=132, unified_memory=False, global_memory=80 << 30, max_allocation=1 << 40,
+        free_memory=80 << 30, local_memory=48 << 10, device_fence="PTX", tensor_cores=True,
+    )  # fmt: skip
+    graph = uneven(shape, convolutions)
+    group = ParameterGroup(graph.params)
+    updater = Updater(group, proto.SolverParameter(type="SGD", momentum=0.9))
+    found = compile_net(graph, group, gpu, NetOptions(backward=True, limit=limit), Switches(), updater)
+    assert found.microbatch is not None and found.keeps_limit
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_refusal_names_a_limit_that_is_kept(share: float) -> None:
+    """The number does not depend on how low the refused limit is, by more than the steps of the search."""
+    param = deep_solver()
+    graph = build(param.net_param, proto.TRAIN)
+    group = ParameterGroup(graph.params)
+
+    def planned(limit: int) -> CompiledNet:
+        return nearest_net(graph, group, Target(), NetOptions(backward=True, limit=limit), Switches())
+
+    least = planned(int(share * planned(1 << 40).plan.total))
+    named = fixed_bytes([least.recording.schedule]) + least.plan.total
+    assert not least.keeps_limit and planned(named).keeps_limit
+    assert not planned(int(0.8 * named)).keeps_limit
+
+
+def test_nothing_to_recycle_is_refused_plainly() -> None:
+    text = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: [2, 8] } } } layer { name: "r" type: "ReLU" bottom: "x" top: "x" }'
+    graph = build(text_format.Parse(text, proto.NetParameter()), proto.TEST)
+    with pytest.raises(NoRoom, match="are allowed"):
+        compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(limit=10), Switches())
