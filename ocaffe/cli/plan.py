@@ -38,7 +38,7 @@ from ocaffe.memory.curve import Curve, chosen_text, knee, smallest_within, table
 from ocaffe.memory.html import Total, page
 from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.process import RuntimeMemory
-from ocaffe.memory.report import ROLES, bytes_beside, dump, persistent, report, size_text
+from ocaffe.memory.report import ROLES, bytes_beside, dump, host_bytes, persistent, report, size_text
 from ocaffe.shown import say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
@@ -86,7 +86,7 @@ class WholePlan:
     @property
     def on_host(self) -> int:
         """Bytes in the host's memory, where values are meanwhile."""
-        return max(sum(net.plan.host_slabs) for net in self.nets)
+        return host_bytes([net.recording.schedule for net in self.nets], [net.plan for net in self.nets])
 
     @property
     def batches(self) -> int:
@@ -277,7 +277,7 @@ def _summary(whole: WholePlan) -> Iterator[str]:
     if caffe:
         yield f"ocaffe takes {100 * whole.total / caffe:.0f} % of what Caffe does"
     if whole.on_host:
-        yield f"pinned memory of the host: {size_text(whole.on_host)}, for values that are not on the device between forward and backward"
+        yield f"pinned memory of the host: {size_text(whole.on_host)}, for values that are not on the device between their uses"
     if whole.batches:
         yield f"memory of the host for batches: {size_text(whole.batches)}, and a batch more for each process that reads images"
     if whole.context:

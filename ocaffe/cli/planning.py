@@ -128,7 +128,9 @@ def solver_to_plan(param: Any, read: Callable[[str], Any], options: NetOptions) 
     message = train()
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
-    options = replace(options, backward=True, hold_gradients=param.iter_size > 1 or param.snapshot_diff)
+    options = replace(options, backward=True)
+    if param.iter_size > 1 or param.snapshot_diff:
+        options = options.holding_gradients(add=param.iter_size > 1)
     nets = [NetToPlan("TRAIN", message, graph, group, options, max(1, param.iter_size), Updater(group, param))]
     theirs = {(p.layer, p.index): p for p in graph.params}
     for index, make in enumerate(tests):
@@ -141,7 +143,8 @@ def solver_to_plan(param: Any, read: Callable[[str], Any], options: NetOptions) 
                 own.append(parameter)
             else:
                 parameter.data = shared.data
-        nets.append(NetToPlan(f"TEST #{index}", message, test, ParameterGroup(own), replace(options, backward=False, hold_gradients=False), 0))
+        scoring = replace(options, backward=False, hold_gradients=False, accumulate=False)
+        nets.append(NetToPlan(f"TEST #{index}", message, test, ParameterGroup(own), scoring, 0))
     return NetsToPlan(nets, caffe_memory(graph, [net.graph for net in nets[1:]], SOLVER_BLOBS.get(param.type, 3)))
 
 

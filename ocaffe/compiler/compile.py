@@ -36,7 +36,7 @@ COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a large
 NAMING_AIMS = 3  # attempts to find a smaller plan, for the message of a refusal
 AIMS, AIM_SHARE = 5, 0.98  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
-HISTORY_PART, LEAST_ROOM = 16, 8  # history of this part of a limit may be worth its copies; it surely is if without them less than that part is left
+HOSTED_PART, LEAST_ROOM = 16, 8  # values of this part of a limit may be worth their copies; they surely are if without them less than that part is left
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
@@ -108,14 +108,16 @@ def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
         return found, False
     if compilation.prepacks:
         return _nearest(replace(compilation, prepacks=False))
-    history = persistent([found.recording.schedule]).get(Role.HISTORY, 0) if compilation.may_host else 0
+    sizes = persistent([found.recording.schedule])
+    hosts = [role for role in may_host(compilation.options, compilation.target) if compilation.update is not None and sizes.get(role)]
     attempts: list[tuple[_Compilation, CompiledNet, bool]] = []
-    if not history or LEAST_ROOM * compilation.budget(found) >= compilation.options.limit:
-        attempts.append((compilation, *_kept_limit(compilation, found)))
-    if history and (not attempts or not attempts[0][1].keeps_limit or HISTORY_PART * history >= compilation.options.limit):
-        hosting = replace(compilation, hosts=True)
-        plain = hosting.compiled()
-        attempts.append((hosting, plain, False) if hosting.excess(plain) <= 0 else (hosting, *_kept_limit(hosting, plain)))
+    for count in range(len(hosts) + 1):
+        if attempts and attempts[-1][1].keeps_limit and HOSTED_PART * sizes[hosts[count - 1]] < compilation.options.limit:
+            break
+        hosting = replace(compilation, hosts=frozenset(hosts[:count]))
+        plain = hosting.compiled() if count else found
+        if count == len(hosts) or LEAST_ROOM * hosting.budget(plain) >= compilation.options.limit:
+            attempts.append((hosting, plain, False) if hosting.excess(plain) <= 0 else (hosting, *_kept_limit(hosting, plain)))
     best, found, cut = min(attempts, key=lambda each: (max(0, each[0].excess(each[1])), each[1].predicted(compilation.target.rates).seconds))
     return (found if found.keeps_limit else _smaller(best, found)), cut
 
@@ -131,6 +133,14 @@ def _smaller(compilation: _Compilation, found: CompiledNet) -> CompiledNet:
         if not fit.keeps_limit:
             low = aim
     return found
+
+
+def may_host(options: NetOptions, target: Target) -> list[Role]:
+    """The persistent values that may be in the host's memory: under a limit, on one device with a link. Those with fewer copies come first."""
+    if options.limit is None or options.in_flight is not None or not can_offload(target.rates):
+        return []
+    read = options.observed_diffs or options.apart or options.debug
+    return [Role.HISTORY, *([Role.GRADIENT] if options.hold_gradients and not read else [])]
 
 
 def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
@@ -245,16 +255,11 @@ class _Compilation:
     switches: Switches
     update: Update | None
     prepacks: bool  # whether weights are kept prepacked
-    hosts: bool = False  # whether the solver's history is in the host's memory
+    hosts: frozenset[Role] = frozenset()  # the persistent values in the host's memory, beside those of the options
 
     @property
     def may_recompute(self) -> bool:
         return self.options.recompute != "none" and self.switches.share and not self.options.apart
-
-    @property
-    def may_host(self) -> bool:
-        """Whether the solver's history may be in the host's memory: under a limit, on one device with a link."""
-        return self.options.limit is not None and self.update is not None and self.options.in_flight is None and can_offload(self.target.rates)
 
     @property
     def measures(self) -> bool:
@@ -303,7 +308,7 @@ class _Compilation:
         free = not options.apart
         fuse, share = options.fuse and switches.fuse and free, switches.share and free
         recomputes = options.recompute != "none" and free and not keep
-        given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks, history_on_host=self.hosts)
+        given = replace(options, microbatch=microbatch, fuse=fuse, prepack_weights=self.prepacks, on_host=options.on_host | self.hosts)
         prepacked = self.graph.prepacked if self.prepacks and free else None
         join = fuse and switches.joined and not options.backward
         passes = pipeline(

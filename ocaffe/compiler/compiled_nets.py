@@ -20,6 +20,7 @@ from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import plan
+from ocaffe.passes.optimise import optimise, pipeline
 from ocaffe.support.switches import Switches
 
 SHAPES_KEPT = 32  # command lists for the last few input shapes stay bound
@@ -27,9 +28,11 @@ SHAPES_KEPT = 32  # command lists for the last few input shapes stay bound
 
 def of_launches(session: Session, rec: Recorder) -> CompiledNet:
     """Return compiled launches that belong to no net, such as a solver's update."""
-    placed = plan(rec.launches, alignment=session.device.target.alignment)
-    compiled = CompiledNet(Recording(rec.launches, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, NetOptions())
-    compiled.commands = CommandList(session, rec.launches, placed, rec.step)
+    target = session.device.target
+    schedule, _ = optimise(rec.launches, pipeline(target, fuse=False, share=False, recomputes=False, limited=bool(rec.on_host)))
+    placed = plan(schedule, alignment=target.alignment)
+    compiled = CompiledNet(Recording(schedule, 0, 0, [], {}, rec.step, {}, {}, {}, {}, []), placed, NetOptions())
+    compiled.commands = CommandList(session, schedule, placed, rec.step)
     return compiled
 
 

@@ -10,7 +10,7 @@ from ocaffe.ir.launch import Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import SIXTEEN_BITS, Target
 from ocaffe.memory.curve import Plans, Point
-from ocaffe.memory.report import bytes_beside, fixed_bytes
+from ocaffe.memory.report import bytes_beside, fixed_bytes, host_bytes
 
 
 class NetOfStep(NamedTuple):
@@ -36,10 +36,11 @@ def plans_of(nets: Sequence[NetOfStep], target: Target, rates: Rates, others: Se
         found = free if limit is None else [net.nearest(limit, size) for net, size in zip(nets, beside)]
         recomputed, split = _recomputed(found), _split(found)
         seconds = sum(net.runs * made.predicted(rates).seconds for net, made in zip(nets, found)) + sum(map(rates.step, others))
+        host = host_bytes([*(made.recording.schedule for made in found), *others], [made.plan for made in found])
         rounds = target.math in SIXTEEN_BITS and recomputed != _recomputed(free)  # a value is not rounded within the launch that recomputes it
         return Point(
             limit, all(made.keeps_limit for made in found), fixed_bytes([*(made.recording.schedule for made in found), *others]) + _recycled(found),
-            max(sum(made.plan.host_slabs) for made in found), seconds, recomputed, split, split == 1 and not rounds,
+            host, seconds, recomputed, split, split == 1 and not rounds,
         )  # fmt: skip
 
     return plans

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from ocaffe.graph.microbatch import Microbatch
+from ocaffe.ir.tensor import Role
 
 Recompute = Literal["auto", "cheap", "none"]  # auto: none on a GPU whose own memory has room for it, else cheap (ADR 20)
 ALL = frozenset({"*"})
@@ -22,7 +23,7 @@ class NetOptions:
     nothing is fused or recomputed, and no value reuses the memory of another. `prepack_weights`: without backward, keep prepacked weights, if the limit allows.
     `in_flight`: average gradients over all ranks before their update. So many bytes of them may be in the exchange while backward continues. None: there is
     one rank. `late_rows`: compute gradients in rows at the end of backward, where the memory of blobs is free, and let so many bytes of them be in
-    the exchange. 0: compute them between the layers of the rest of backward. `statistics_ranks`, `history_on_host`: as in Recorder.
+    the exchange. 0: compute them between the layers of the rest of backward. `statistics_ranks`, `on_host`: as in Recorder.
     """
 
     backward: bool = True
@@ -41,7 +42,7 @@ class NetOptions:
     in_flight: int | None = None
     late_rows: int = 0
     statistics_ranks: int = 1
-    history_on_host: bool = False
+    on_host: frozenset[Role] = frozenset()
 
     def __post_init__(self) -> None:
         assert self.recompute in get_args(Recompute), f"recompute is {self.recompute!r}, not one of {get_args(Recompute)}"

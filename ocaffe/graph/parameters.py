@@ -33,9 +33,9 @@ class ParameterGroup:
     def gradients(self, options: NetOptions, flushes: Sequence[Flush] = ()) -> list[Ref]:
         """The gradient Refs of a recording, and the parameters' diffs as views of them.
 
-        There is one Ref for each flush, or one for all parameters; with `hold_gradients` it is the one that survives runs.
+        There is one Ref for each flush, or one for all parameters; with `hold_gradients` and no flush it is the one that survives runs.
         """
-        if options.hold_gradients:
+        if options.hold_gradients and Role.GRADIENT not in options.on_host:
             ranges, groups = [Flush(0, 0, self.gradient_count)], [self.held]
         else:
             ranges = list(flushes) or [Flush(0, 0, self.gradient_count)]

@@ -76,11 +76,12 @@ class _NetRecorder:
         fed = tuple(top.shape for node in graph.nodes if not node.bottoms for top in node.tops)
         blobs = graph.counts.setdefault(fed, count) * FLOAT.itemsize  # of the first recording, so that all have the same launches before a measurement
         target = replace(target, workspace=min(target.workspace, max(MIN_WORKSPACE_BYTES, blobs // WORKSPACE_DIVISOR)))
-        options = replace(options, debug=options.debug or bool(graph.message.debug_info))
+        if options.debug or graph.message.debug_info:
+            options = replace(options, debug=True, on_host=options.on_host - {Role.GRADIENT})  # its numbers need all gradients
         self.graph, self.group, self.options, self.update = graph, group, options, update
         self.rec = Recorder(target, train=options.backward, seed=graph.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
                             prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks,
-                            history_on_host=options.history_on_host)  # fmt: skip
+                            on_host=options.on_host)  # fmt: skip
         self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
         self.debug = DebugInfo() if options.debug else None
         self.microbatched = MicrobatchedLayers(graph, options.microbatch) if options.microbatch is not None else None
@@ -90,6 +91,8 @@ class _NetRecorder:
             assert parameter.source is not None
             parameter.data = parameter.source.data.view(parameter.shape)
         self.wrong_label: Ref | None = None
+        self.takes = self.taker()
+        self.unfetched: dict[Ref, int] = {}  # ranges of held gradients whose sum is in the host's memory, each with its begin in the group
         self.exchanges = Exchanges(self.rec, options.in_flight) if options.in_flight is not None and update is not None else None
         if options.fuse and not options.debug and not any(node.unfit for node in graph.nodes):
             self.nodes = fused_nodes(graph, lambda blob: blob in self.outputs or self.is_observed(blob))
@@ -101,8 +104,8 @@ class _NetRecorder:
         gradients, flushes, in_rows = self.gradients()
         backward_ranges = self.backward_pass(flushes, updates_at_end=not flushes and not in_rows) if self.options.backward else {}
         backward_end = len(rec.launches)
-        if self.update is not None and not flushes and not in_rows:
-            self.updated(self.update, gradients[0], 0)
+        if self.update is not None and self.takes is not self.update:
+            self.updated(self.update, self.group.held if self.options.hold_gradients else gradients[0], 0)
         if self.exchanges is not None:
             self.exchanges.finish(self.options.late_rows)
         if self.microbatched is not None:
@@ -204,24 +207,39 @@ class _NetRecorder:
 
     # -- gradients ---------------------------------------------------------------------------------------------------
 
+    def taker(self) -> Update | None:
+        """Return the function that takes ranges of gradients as soon as they are complete, so that they need little memory.
+
+        None: all stay until backward ends.
+        """
+        options, update = self.options, self.update
+        if not options.backward or options.debug:
+            return None
+        if options.hold_gradients:
+            return _Held(self.group.held) if Role.GRADIENT in options.on_host else None
+        return update if update is not None and update.can_flush else None
+
     def gradients(self) -> tuple[list[Ref], dict[int, list[tuple[Flush, Ref]]], set[Parameter]]:
         """The gradient Refs; for each node the updates that follow its backward; the parameters that are updated some rows at a time."""
-        options, update, group = self.options, self.update, self.group
+        options, takes, group = self.options, self.takes, self.group
         flushes: list[Flush] = []
         in_rows: set[Parameter] = set()
-        if update is not None and options.backward and not (options.hold_gradients or options.debug) and update.can_flush:
-            microbatched = {parameter for index in self.microbatched_nodes for parameter in self.graph.nodes[index].params}
-            in_rows = group.in_rows(self.graph) - microbatched
+        if takes is not None:
+            nodes = self.graph.nodes
+            whole = {parameter for index, node in enumerate(nodes) if index in self.microbatched_nodes or _idle(node) for parameter in node.params}
+            in_rows = group.in_rows(self.graph) - whole
             flushes = group.flushes(self.graph, in_rows)
         gradients = group.gradients(options, flushes)
         flush_after: dict[int, list[tuple[Flush, Ref]]] = defaultdict(list)
         for flush, ref in zip(flushes, gradients):
             flush_after[flush.node].append((flush, ref))
+            if isinstance(takes, _Held) and options.accumulate:
+                self.unfetched[ref] = flush.begin
         for parameter, offset in zip(group.params, group.offsets):
             if parameter in in_rows:
-                assert update is not None
+                assert takes is not None
                 parameter.diff = Ref(f"{parameter}.diff", parameter.shape, Role.GRADIENT)  # says that there is one; `rows` makes its memory
-                self.rec.in_rows[parameter.diff] = self.rows(update, parameter, offset)
+                self.rec.in_rows[parameter.diff] = self.rows(takes, parameter, offset)
         for parameter in self.graph.reshaped:
             assert parameter.source is not None
             parameter.diff = parameter.source.diff.view(parameter.shape) if parameter.source.diff is not None else None
@@ -239,8 +257,10 @@ class _NetRecorder:
             gradient = Ref(f"{parameter}.rows", (padded,), Role.GRADIENT)
             layer, phase = rec.layer, rec.phase
             first = len(rec.launches)
-            yield start, gradient.view(shape)
             begin = offset + start * width
+            if isinstance(update, _Held) and self.options.accumulate:
+                rec.fetch(update.range(gradient, begin), gradient)
+            yield start, gradient.view(shape)
             if self.exchanges is not None:
                 self.exchanges.postpone(first, gradient, begin, partial(update, rec, gradient, rec.step, begin))
             else:
@@ -265,16 +285,19 @@ class _NetRecorder:
             if node is not None and node.backward and node.layer.has_backward:
                 begin = len(rec.launches)
                 if index not in self.microbatched_nodes:
+                    self.fetch_gradients([node])
                     self.backward(node)
                 elif self.microbatched is not None and index == self.microbatched.last:
+                    self.fetch_gradients(self.microbatched.nodes)
                     self.backward_in_microbatches(self.microbatched)
                 if self.debug is not None:
                     self.debug.after_backward(rec, node)
                 ranges[index] = (begin, len(rec.launches))
             for flush, ref in flush_after.get(index, ()):
-                assert self.update is not None
+                assert self.takes is not None
                 self.zero_unwritten(p for p in graph.params if p.diff is not None and p.diff.root is ref)
-                self.updated(self.update, ref, flush.begin)
+                if ref not in self.unfetched:  # else no layer has added to it
+                    self.updated(self.takes, ref, flush.begin)
             if self.exchanges is not None and not self.options.late_rows and node is not None and _learns(node):
                 self.exchanges.resume(1 / sum(1 for other in self.nodes[: index + 1] if other is not None and _learns(other)))
         if updates_at_end:
@@ -282,6 +305,14 @@ class _NetRecorder:
         if self.debug is not None:
             self.debug.at_the_end(rec, graph.params)
         return ranges
+
+    def fetch_gradients(self, nodes: Iterable[Node]) -> None:
+        """Record the copies from the host of the sums to which backward of these nodes adds."""
+        for root in {parameter.diff.root: None for node in nodes for parameter in node.params if parameter.diff is not None}:
+            if root in self.unfetched:
+                assert isinstance(self.takes, _Held)
+                self.rec.enter("gradients", "backward")
+                self.rec.fetch(self.takes.range(root, self.unfetched.pop(root)), root)
 
     def backward_in_microbatches(self, layers: MicrobatchedLayers) -> None:
         """Record forward and then backward of the microbatched layers for each microbatch. Their gradients add up."""
@@ -365,6 +396,24 @@ class _NetRecorder:
     def held(self, name: str, shape: Shape, value: float = 0) -> Ref:
         """A Ref that is set from outside and keeps its content when the net is recorded again."""
         return self.graph.held.setdefault((name, shape), Ref(name, shape, Role.INPUT, value=value))
+
+
+class _Held:
+    """Takes gradients that survive the run: copies them to the host's memory."""
+
+    can_flush = True
+
+    def __init__(self, held: Ref) -> None:
+        self.held = held
+
+    def range(self, gradients: Ref, begin: int) -> Ref:
+        """The place of gradients that start at element `begin` of the group."""
+        return self.held.view(gradients.shape, begin)
+
+    def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
+        if gradients.count:
+            rec.enter("gradients", "backward")
+            rec.store(gradients, self.range(gradients, begin))
 
 
 def _learns(node: Node) -> bool:

@@ -11,7 +11,23 @@ import numpy as np
 
 from ocaffe.ir.graph import Blob
 from ocaffe.ir.kernel import Access, Can, Given, Kernel, Slot
-from ocaffe.ir.launch import BeginExchange, Call, Empty, EndExchange, Epilogue, EpilogueScalars, HostCall, Launch, Measure, Operand
+from ocaffe.ir.launch import (
+    BeginExchange,
+    BeginFetch,
+    BeginStore,
+    Call,
+    Empty,
+    EndExchange,
+    EndFetch,
+    EndStore,
+    Epilogue,
+    EpilogueScalars,
+    HostCall,
+    Launch,
+    Measure,
+    Operand,
+    transfer,
+)
 from ocaffe.ir.target import Target
 from ocaffe.ir.tensor import FLOAT, PLANES, Ref, Role, Shape
 from ocaffe.ir.tuned import Tuned
@@ -44,14 +60,14 @@ class Recorder:
         fuse: bool = True,
         prepack_weights: bool = False,
         statistics_ranks: int = 1,
-        history_on_host: bool = False,
+        on_host: frozenset[Role] = frozenset(),
     ) -> None:
         self.target = target
         self.train = train
         self.seed = seed
         self.fuse = fuse
         self.statistics_ranks = statistics_ranks  # BatchNorm takes the statistics of the batches of so many ranks
-        self.history_on_host = history_on_host  # the solver's history is in the host's memory between updates
+        self.on_host = on_host  # solver history and held gradients, of these roles, are in the host's memory while no launch uses them
         self.prepack_weights = prepack_weights  # results that depend on weights alone are kept, so packing costs nothing in the long run
         self.launches: list[Launch] = []
         self.phase = "forward"
@@ -188,6 +204,29 @@ class Recorder:
         average = Kernel("average over ranks", can=Can(side_effect=True))
         self.add(BeginExchange(self.layer, self.phase, [Operand(ref, Access.READ)], average, exact=True))
         self.add(EndExchange(self.layer, self.phase, [Operand(ref, Access.MODIFY)], average))
+
+    def fetch(self, host: Ref, here: Ref) -> None:
+        """Record a copy from the host's memory to the device."""
+        for kind in (BeginFetch, EndFetch):
+            self.add(transfer(kind, self.layer, self.phase, host, here))
+
+    def store(self, here: Ref, host: Ref) -> None:
+        """Record a copy to the host's memory."""
+        for kind in (BeginStore, EndStore):
+            self.add(transfer(kind, self.layer, self.phase, here, host))
+
+    @contextmanager
+    def on_device(self, ref: Ref, stores: bool = True) -> Iterator[Ref]:
+        """A Ref for launches recorded within: `ref` itself, or its copy on the device if its role is on the host. `stores`: they change it."""
+        role = ref.root.role
+        if role not in self.on_host or not ref.persistent:
+            yield ref
+            return
+        here = self.scratch(ref.name, ref.shape, role=Role.GRADIENT if role is Role.GRADIENT else Role.SCRATCH)
+        self.fetch(ref, here)
+        yield here
+        if stores:
+            self.store(here, ref)
 
     def empty(self, reads: Sequence[Ref], writes: Sequence[Ref], modifies: Sequence[Ref] = (), what: str = "") -> None:
         """Record a launch over no elements."""

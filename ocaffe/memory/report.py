@@ -38,6 +38,11 @@ def kept_on_host(schedules: Iterable[Schedule]) -> set[Ref]:
     return copied - used
 
 
+def host_bytes(schedules: Sequence[Schedule], plans: Iterable[MemoryPlan]) -> int:
+    """Bytes in the host's memory of nets that share it."""
+    return sum(root.nbytes for root in kept_on_host(schedules)) + max(sum(plan.host_slabs) for plan in plans)
+
+
 def persistent(schedules: list[Schedule]) -> dict[Role, int]:
     """Bytes by role of the memory of the device that is never recycled. Each Ref counts once."""
     refs: set[Ref] = {ref for schedule in schedules for ref in roots(schedule) if ref.persistent} - kept_on_host(schedules)

@@ -32,7 +32,7 @@ from ocaffe.passes.prepacked_weights import keep_prepacked_weights
 from ocaffe.passes.recompute import recompute
 from ocaffe.passes.relu_backward_fusion import fuse_relu_backward
 from ocaffe.passes.sign_masks import pack_sign_masks
-from ocaffe.passes.spread_history import spread_history
+from ocaffe.passes.spread_copies import spread_copies
 from ocaffe.passes.sum_batches import batch_sums
 from ocaffe.passes.verify import InvalidSchedule, Verifier
 from ocaffe.support.switches import Switches
@@ -105,7 +105,7 @@ def pipeline(
         (fuse, batch_packs, set(), set()),
         (fuse and not (limited or recomputes), batch_sums, set(), set()),  # its parts need memory
         (offloads and fits, fit.offload_to_fit, {inputs}, set()),  # copies run beside the final launches
-        (offloads, spread_history, {inputs}, set()),
+        (offloads, spread_copies, {inputs}, set()),
         (share, reuse_dying_inputs, {inputs}, {inputs}),  # after them all: it destroys values that recomputation could read
         (prepacked is not None, partial(keep_prepacked_weights, kept={} if prepacked is None else prepacked), set(), set()),
         (join and target.is_cpu, partial(join_launches, target=target), set(), set()),  # of the final launches

@@ -13,6 +13,7 @@ The rules, each a method of `_Check`:
 * `overlaps`: a launch writes memory that it also reads only where it declares an in-place pair;
 * `exchanges`: no launch accesses a bucket of gradients between the begin and the end of its exchange, and each exchange that begins ends;
 * `transfers`: no launch writes a value while it is copied to the host, or accesses one that is fetched before the end of its copy; each copy that begins ends;
+  no copy accesses memory of the host that another one is writing; a value that outlives the run is stored before it is fetched as in the recording;
 * `graphs`: the launches of a task graph are neighbours of one phase, each of which may be part of one.
 """
 from __future__ import annotations
@@ -43,12 +44,16 @@ class Verifier:
     def __init__(self, recorded: Schedule) -> None:
         self.recorded = {id(launch): launch for launch in recorded}  # the values keep the launches, and so their ids, alive
         self.persistent = {ref.root: launch for launch in recorded for ref in launch.writes if ref.persistent}
+        self.stored = _stored(recorded)
 
     def check(self, schedule: Schedule, name: str, has_layouts: bool = True) -> None:
         """Check the schedule that pass `name` left. `has_layouts`: images have their layouts. Raises InvalidSchedule."""
         check = _Check(schedule, name, self.recorded.keys())
         check.run(has_layouts)
         check.effects(self.recorded.values(), self.persistent)
+        for host, before in _stored(schedule).items():
+            if before != self.stored.get(host, before):
+                raise InvalidSchedule(f"after pass {name}: {host} is fetched after {before} stores of its values, in the recording after {self.stored[host]}")
 
 
 class _Check:
@@ -93,6 +98,8 @@ class _Check:
                 raise self.fail(launch, f"the copy of {launch.host} {fact}")
         for host, begun in copied.items():
             fetched = isinstance(begun, BeginFetch)
+            if isinstance(launch, Transfer) and launch.host.overlaps(host) and not (fetched and isinstance(launch, (BeginFetch, EndFetch))):
+                raise self.fail(launch, f"accesses {launch.host} while {host}, the same memory of the host, is copied")
             for operand in launch.operands:
                 if operand.ref.root is begun.operands[fetched].ref.root and (fetched or operand.access is not Access.READ):
                     raise self.fail(launch, f"accesses {operand.ref} while it is copied {'from' if fetched else 'to'} {host}")
@@ -304,6 +311,19 @@ class _Memory:
             else:
                 kept += [(a, b, other) for a, b in _without((first, last), intervals)]
         self.written[root] = _joined([*kept, *((a, b, generation) for a, b in intervals)])
+
+
+def _stored(schedule: Schedule) -> dict[Ref, int]:
+    """For each fetch of a value that outlives the run, by its Ref of the host: the number of earlier stores into the same memory."""
+    result: dict[Ref, int] = {}
+    stores: dict[Ref, list[Ref]] = defaultdict(list)
+    for launch in schedule:
+        if isinstance(launch, Transfer) and launch.host.persistent:
+            if isinstance(launch, BeginStore):
+                stores[launch.host.root].append(launch.host)
+            elif isinstance(launch, BeginFetch):
+                result[launch.host] = sum(launch.host.overlaps(other) for other in stores[launch.host.root])
+    return result
 
 
 def _is_padding(root: Ref, begin: int, end: int) -> bool:

@@ -18,7 +18,7 @@ from ocaffe.cl.device import Device
 from ocaffe.cl.outputs import Fetched
 from ocaffe.cl.rates import rates_of
 from ocaffe.cl.session import Session
-from ocaffe.compiler.compile import CompiledNet
+from ocaffe.compiler.compile import CompiledNet, may_host
 from ocaffe.compiler.compiled_nets import of_launches
 from ocaffe.compiler.network import Network
 from ocaffe.compiler.points import NetOfStep, plans_of
@@ -31,9 +31,9 @@ from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.ir.graph import Parameter
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
-from ocaffe.ir.tensor import Ref
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.curve import chosen_text, smallest_within
-from ocaffe.memory.report import bytes_beside
+from ocaffe.memory.report import bytes_beside, kept_on_host
 from ocaffe.parallel.transports import make_exchange
 from ocaffe.parallel.world import ALONE, Agreement, World
 from ocaffe.shown import Lines
@@ -162,6 +162,7 @@ class Solver:
         """Add the update of the parameters, and their average if the solver has one."""
         self.updater = Updater(self.network.group, self.param, self.network.graph.guard)
         self._update: CompiledNet | None = None
+        self._hosted = frozenset[Role]()  # the roles of persistent values in the host's memory, where passes and update are separate
         self.average = Average(self.session, self.updater) if self.updater.average is not None else None
 
     def _add_scores(self) -> None:
@@ -229,9 +230,28 @@ class Solver:
             limit = self._limit_within(slowdown, nets)
         if limit is None:
             return passes, [options for _, (options, _) in nets[count:]]
+        if hosted := self._to_host(limit, nets[count - 1 :]):
+            self._hosted, self._update = hosted, None
+            nets[:count] = [(self.network, (replace(options, on_host=hosted), None)) for _, (options, _) in nets[:count]]
         beside = bytes_beside([*(network.nets.unlimited(*each) for network, each in nets), *self._separate()])
         limited = [(replace(options, limit=limit, beside=size), update) for (_, (options, update)), size in zip(nets, beside)]
         return limited[:count], [options for options, _ in limited[count:]]
+
+    def _to_host(self, limit: int, nets: Sequence[tuple[Network, Pass]]) -> frozenset[Role]:
+        """Return the roles of persistent values in the host's memory under a limit, where passes and update are separate.
+
+        It is the choice of one net with the last pass and the update, which `ocaffe plan` shows. `nets`: the last pass and the TEST nets.
+        Raises Error if that net does not keep the limit.
+        """
+        options = replace(nets[0][1][0], limit=limit)
+        if not (self._split_passes and may_host(options, self.session.device.target)):
+            return frozenset()
+        whole: list[tuple[Network, Pass]] = [(self.network, (options, self.updater)), *nets[1:]]
+        beside = bytes_beside([network.nets.unlimited(*each) for network, each in whole])
+        options = replace(options, beside=beside[0])
+        found = self.network.nets.compiled(options, self.updater)
+        self.network.nets.forget(options)
+        return frozenset(root.role for root in kept_on_host([found.recording.schedule]))
 
     def _limit_within(self, slowdown: float, nets: Sequence[tuple[Network, Pass]]) -> int | None:
         """Return the smallest limit with which a step takes at most this share more time. None: no smaller plan does. All ranks take that of the first."""
@@ -276,7 +296,7 @@ class Solver:
     def _update_net(self) -> CompiledNet:
         """Return the separate update, from the gradients of the passes."""
         if self._update is None:
-            rec = Recorder(self.session.device.target, train=True)
+            rec = Recorder(self.session.device.target, train=True, on_host=self._hosted)
             update = partial(self.updater, rec, self.network.group.held, rec.step)
             if self.exchange is None:
                 update()

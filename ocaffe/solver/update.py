@@ -3,16 +3,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ocaffe.graph.parameters import PARAMETER_ALIGNMENT, ParameterGroup
 from ocaffe.ir.kernel import Can, Kernel, modify, read, reads, write
-from ocaffe.ir.launch import BeginFetch, BeginStore, EndFetch, EndStore, transfer
 from ocaffe.ir.recorder import STEP, Recorder
 from ocaffe.ir.tensor import Ref, Role
 from ocaffe.solver.faults import Fault, refuse, unknown_choice
+
+WHOLE, PIECE = 32 << 20, 4 << 20  # bytes: above WHOLE an update takes pieces, if values are in the host's memory
 
 UPDATE = Kernel(
     "update.update", *reads("gradient", "blocks", "factors", "step", "clip"), read("guard", optional=True),
@@ -145,8 +147,7 @@ class Updater:
 
     def __call__(self, rec: Recorder, gradients: Ref, step: Ref, begin: int = 0) -> None:
         """Record the launches that update the range of the group that starts at element `begin`, from `gradients`."""
-        first, count = begin // PARAMETER_ALIGNMENT, gradients.count // PARAMETER_ALIGNMENT
-        if not count:
+        if not gradients.count:
             return
         rec.enter("update", "update")
         solver = self.solver
@@ -154,14 +155,14 @@ class Updater:
         lanes = int(defines["LANES"])
         if self.clips:
             partial = rec.scratch("sums", (self.count,))
-            rec.launch(SUM_SQUARES(gradient=gradients, blocks=self.chunks, partial=partial), size=(lanes, count), local=(lanes, 1), defines=defines)
+            self._sum_squares(rec, gradients, partial)
             args = [self.count, float(solver.clip_gradients)]
             rec.launch(CLIP_SCALE(partial=partial, result=self.clip), args=args, size=(lanes, 1), local=(lanes, 1), defines=defines)
         rates = None
         if self.adaptive:
             squares = [rec.scratch(name, (self.count,)) for name in ("gradients", "weights")]
             for values, partial in zip((gradients, self.group.data.view(gradients.shape)), squares):
-                rec.launch(SUM_SQUARES(gradient=values, blocks=self.chunks, partial=partial), size=(lanes, self.count), local=(lanes, 1), defines=defines)
+                self._sum_squares(rec, values, partial)
             rates = rec.scratch("rates", (self.parameters,))
             rec.launch(
                 LOCAL_RATES(
@@ -170,30 +171,51 @@ class Updater:
                 args=[1.0 / solver.iter_size, float(solver.larc_eta if solver.larc else solver.local_gw_ratio), float(solver.weight_decay)],
                 size=(lanes, self.parameters), local=(lanes, 1), defines=defines,
             )  # fmt: skip
-        states = {"weight": self.group.data, "history": self.history[0], "history2": self.history[-1], "average": self.average}
-        views = {name: ref.view(gradients.shape, begin) for name, ref in states.items() if ref is not None}
-        copies = []
-        if rec.history_on_host:
-            for ref in self.history:
-                host, here = ref.view(gradients.shape, begin), rec.scratch(ref.name, gradients.shape)
-                views |= {name: here for name in ("history", "history2") if states[name] is ref}
-                copies.append((host, here))
-        for host, here in copies:
-            rec.add(transfer(BeginFetch, "update", "update", host, here))
-            rec.add(transfer(EndFetch, "update", "update", host, here))
-        rec.launch(
-            UPDATE(
-                gradient=gradients, blocks=self.chunks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip,
-                guard=self.guard, rates=rates, **views,
-            ),
-            args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
-            size=(lanes, count),
-            local=(lanes, 1),
-            defines=defines,
-        )
-        for host, here in copies:
-            rec.add(transfer(BeginStore, "update", "update", here, host))
-            rec.add(transfer(EndStore, "update", "update", here, host))
+        for start, count in self._pieces(rec, gradients):
+            self._update(rec, gradients.view((count,), start), begin + start, step, rates)
+
+    def _pieces(self, rec: Recorder, values: Ref) -> Iterator[tuple[int, int]]:
+        """Yield begin and count of the ranges in which to update a range of the group: one, unless values are on the host.
+
+        Then all parameters together, and a large range, have several. Others are updated during backward, and their copies run beside it.
+        """
+        chunks = values.count // PARAMETER_ALIGNMENT
+        several = rec.on_host and (values.count == self.group.gradient_count or values.nbytes > WHOLE)
+        size = PIECE // (4 * PARAMETER_ALIGNMENT) if several else chunks
+        for first in range(0, chunks, size):
+            yield first * PARAMETER_ALIGNMENT, min(size, chunks - first) * PARAMETER_ALIGNMENT
+
+    def _sum_squares(self, rec: Recorder, values: Ref, partial: Ref) -> None:
+        """Record the sums of the squares of each chunk of the whole group."""
+        defines = self._defines(rec)
+        lanes = int(defines["LANES"])
+        for start, count in self._pieces(rec, values):
+            first, chunks = start // PARAMETER_ALIGNMENT, count // PARAMETER_ALIGNMENT
+            with rec.on_device(values.view((count,), start), stores=False) as here:
+                rec.launch(
+                    SUM_SQUARES(gradient=here, blocks=self.chunks.view((chunks, 2), 2 * first), partial=partial.view((chunks,), first)),
+                    size=(lanes, chunks), local=(lanes, 1), defines=defines,
+                )  # fmt: skip
+
+    def _update(self, rec: Recorder, gradients: Ref, begin: int, step: Ref, rates: Ref | None) -> None:
+        """Record the launch that updates a range of the group. Values in the host's memory are on the device meanwhile."""
+        first, count = begin // PARAMETER_ALIGNMENT, gradients.count // PARAMETER_ALIGNMENT
+        defines, solver = self._defines(rec), self.solver
+        lanes = int(defines["LANES"])
+        with ExitStack() as stack:
+            here = stack.enter_context(rec.on_device(gradients, stores=False))
+            history = [stack.enter_context(rec.on_device(ref.view(gradients.shape, begin))) for ref in self.history]
+            average = None if self.average is None else self.average.view(gradients.shape, begin)
+            rec.launch(
+                UPDATE(
+                    gradient=here, blocks=self.chunks.view((count, 2), 2 * first), factors=self.factors, step=step, clip=self.clip, guard=self.guard,
+                    rates=rates, weight=self.group.data.view(gradients.shape, begin), history=history[0], history2=history[-1], average=average,
+                ),
+                args=[1.0 / solver.iter_size, solver.momentum, solver.momentum2, solver.rms_decay, solver.delta, solver.ema_decay],
+                size=(lanes, count),
+                local=(lanes, 1),
+                defines=defines,
+            )
 
 
 LARC_SCALE, LARC_CLIP, LOCAL_AUTO = 1, 2, 3  # ADAPTIVE in update.cl

@@ -19,8 +19,8 @@ def test_table_of_passes() -> None:
     listed = re.findall(r"^\| `(\w+)` \|", text[text.index("\n## Passes") : text.index("\n## Debug switches")], re.MULTILINE)
     linked = Target(rates=Rates(to_host=1e10, from_host=1e10))
     for settings, absent in (
-        ({"recomputes": True}, {"sum_batches", "fit", "offload", "spread_history"}),
-        ({"recomputes": False}, {"recompute", "fit", "offload", "spread_history"}),
+        ({"recomputes": True}, {"sum_batches", "fit", "offload", "spread_copies"}),
+        ({"recomputes": False}, {"recompute", "fit", "offload", "spread_copies"}),
         ({"recomputes": True, "target": linked, "limited": True, "fit": Fit(1, linked.rates)}, {"recompute", "sum_batches"}),
     ):
         passes = pipeline(**{"target": Target(), "prepacked": {}, "join": True, **settings})  # type: ignore[arg-type]
