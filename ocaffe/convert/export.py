@@ -96,11 +96,12 @@ def for_inference(net: str | Any, weights: Weights | None, options: Options) -> 
         if not problem.fact.startswith("--"):  # no mistake in a flag
             problem.fix = "; ".join(filter(None, [problem.fix, _other_stages(whole, message, options)]))
         raise
-    if all(layer.type == "Input" for layer in deployed.message.layer):
+    empty = all(layer.type == "Input" for layer in deployed.message.layer)
+    if empty and cuts:
         fact = f"no layer but the input remains: --cut-at names {names_text(cuts)}"
         raise Error(fact, place=message.source_file or None, fix="--cut-at with tops of later layers")
     deployed.note = "" if cuts else _other_stages(whole, deployed.message, options)
-    if not deployed.outputs:
+    if empty or not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")
     return deployed
 

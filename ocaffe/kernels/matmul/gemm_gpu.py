@@ -235,11 +235,12 @@ def choose(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth
 
 def ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int = 1) -> Sequence[Choice]:
     """Return the tiles and splits for `batches` products of rows x depth by depth x columns, sorted by `cost`."""
-    return _ranked(target, tuple(tiles), rows, columns, depth, batches)
+    return _ranked(target, family_of(target), tuple(tiles), rows, columns, depth, batches)
 
 
 @functools.lru_cache(4096)  # a net has few shapes, and a search for a plan records it many times
-def _ranked(target: Target, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Sequence[Choice]:
+def _ranked(target: Target, family: Family, tiles: Sequence[Tile], rows: int, columns: int, depth: int, batches: int) -> Sequence[Choice]:
+    """`family` is that of the target, on which costs depend."""
     return tuple(sorted(choices(target, tiles, rows, columns, depth, batches), key=lambda choice: cost(target, choice, rows, columns, depth, batches)))
 
 
