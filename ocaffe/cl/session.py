@@ -98,8 +98,8 @@ class Memory(Protocol):
 
 
 def room_of_first_start(device: Device) -> int:
-    """Return the bytes of a GPU's own memory that compilers may take while its caches are empty, without a memory limit (docs/adr/0018)."""
-    return device.info.target.free_memory // COMPILER_SHARE if device.context_bytes else 0
+    """Return the bytes of a GPU's own memory that compilers may take without a memory limit, whatever the plan takes (docs/adr/0018)."""
+    return device.info.target.free_memory // COMPILER_SHARE
 
 
 class Arena:
@@ -297,7 +297,7 @@ class Session:
     def _room_of_compilers(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of device memory that the contexts of compilers may take (docs/adr/0018)."""
         unallocated = self._unallocated(needed)
-        return unallocated if self.limited else max(unallocated, self.device.target.free_memory // COMPILER_SHARE)
+        return unallocated if self.limited else max(unallocated, room_of_first_start(self.device))
 
     def _unallocated(self, needed: dict[Arena, list[int]]) -> int:
         """Return the bytes of the session's plan that no buffer takes yet."""

@@ -40,20 +40,24 @@ class Made(NamedTuple):
     values: Values
 
 
+def saved(prototxt: Path, weights: Path, shape: tuple[int, ...], device: Any) -> tuple[Values, list[np.ndarray]]:
+    """Save a net's weights. Return all its values for random data, and the parameters of conv1."""
+    with ocaffe.Net(str(prototxt), ocaffe.TEST, device=device, seed=3) as net:
+        net.save(str(weights))
+        net.blobs["data"].data[...] = np.random.default_rng(0).standard_normal(shape)
+        net.forward()
+        return {name: blob.data.copy() for name, blob in net.blobs.items()}, [blob.data.copy() for blob in net.params["conv1"]]
+
+
 @pytest.fixture(scope="module")
 def made(device: Any, tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("net")
     prototxt, weights = folder / "n.prototxt", folder / "n.caffemodel"
     prototxt.write_text(NET)
-    with ocaffe.Net(str(prototxt), ocaffe.TEST, device=device, seed=3) as net:
-        net.save(str(weights))
-        net.blobs["data"].data[...] = np.random.default_rng(0).standard_normal((2, 3, 12, 10))
-        net.forward()
-        values = {name: blob.data.copy() for name, blob in net.blobs.items()}
-        weight, bias = (blob.data for blob in net.params["conv1"])
-        windows = np.lib.stride_tricks.sliding_window_view(values["data"], (3, 3), (2, 3))
-        values["relu1"] = values["conv1"]
-        values["conv1"] = (np.einsum("nchwij,ocij->nohw", windows, weight) + bias[:, None, None]).astype(np.float32)
+    values, (weight, bias) = saved(prototxt, weights, (2, 3, 12, 10), device)
+    windows = np.lib.stride_tricks.sliding_window_view(values["data"], (3, 3), (2, 3))
+    values["relu1"] = values["conv1"]
+    values["conv1"] = (np.einsum("nchwij,ocij->nohw", windows, weight) + bias[:, None, None]).astype(np.float32)
     assert np.allclose(np.maximum(values["conv1"], 0), values["relu1"], atol=1e-5)
     return Made([str(prototxt), str(weights)], values)
 
@@ -404,11 +408,7 @@ def test_layers_with_the_names_of_other_layers_blobs(tmp_path: Path, capsys: pyt
     """As in the files of `convert --target`. The name of a blob means the blob, unless the dump shows that its names are those of layers."""
     prototxt, weights = tmp_path / "n.prototxt", tmp_path / "n.caffemodel"
     prototxt.write_text(TWO)
-    with ocaffe.Net(str(prototxt), ocaffe.TEST, device=device, seed=3) as net:
-        net.save(str(weights))
-        net.blobs["data"].data[...] = np.random.default_rng(0).standard_normal((1, 2, 6, 6))
-        net.forward()
-        values = {name: blob.data.copy() for name, blob in net.blobs.items()}
+    values, _ = saved(prototxt, weights, (1, 2, 6, 6), device)
     if bad:
         values[bad] *= 3
     flags = list[str]()
