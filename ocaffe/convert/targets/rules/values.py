@@ -68,10 +68,10 @@ def _sums(net: Rewriter, a: View, b: View) -> View:
         terms = net.add("Tile", [terms], {"axis": axis, "tiles": m}, part="repeated")
     terms = net.add("Scale", [terms, _as_shape(net, factors, factors.shape)], {"axis": 0}, part="terms")
     if k == 1:
-        return View.of(net.shaped(terms.blob, (groups, m, n)), (groups, m, n))
+        return net.as_shape(terms, (groups, m, n))
     made = apply(net, terms, [3 - axis], np.ones((1, k)), None, "sum")
     assert made is not None
-    return View.of(net.shaped(made.blob, (groups, m, n)), (groups, m, n))
+    return net.as_shape(made, (groups, m, n))
 
 
 def _as_shape(net: Rewriter, view: View, shape: Shape) -> View:
