@@ -311,17 +311,21 @@ def check_outputs(command: str, inputs: Iterable[str], **outputs: str) -> None:
     """Raise Error if a file to write, by the name of its flag, is one of the files to read, or a file in a folder to read. Empty names are none."""
     for flag, output in outputs.items():
         for given in filter(None, inputs):
-            there = bool(output) and os.path.exists(output) and os.path.exists(given)
-            folder = os.path.isdir(given) and os.path.realpath(os.path.dirname(output) or ".") == os.path.realpath(given)
-            if there and (folder or os.path.samefile(output, given)):
+            inside = os.path.isdir(given) and os.path.exists(output) and os.path.realpath(os.path.dirname(output) or ".") == os.path.realpath(given)
+            if inside or _is_same(output, given):
                 raise Error(f"--{flag} is {output}, which is also read", place=f"ocaffe {command}", fix=f"give --{flag} another name")
+
+
+def _is_same(output: str, given: str) -> bool:
+    """Whether two names are those of one file that exists."""
+    return os.path.exists(output) and os.path.exists(given) and os.path.samefile(output, given)
 
 
 def refuse_overwriting(command: str, inputs: Iterable[str | None], outputs: Iterable[str]) -> None:
     """Raise Error if a file to write is one of the files to read, also by another name. Empty names are none."""
-    there = [given for given in inputs if given and os.path.exists(given)]
-    for output in filter(os.path.exists, outputs):
-        same = next((given for given in there if os.path.samefile(given, output)), None)
+    files = [given for given in inputs if given]
+    for output in outputs:
+        same = next((given for given in files if _is_same(output, given)), None)
         if same is not None:
             fact = f"the output {output} is the input {same}" if output != same else f"{output} is an input and an output"
             raise Error(fact, place=f"ocaffe {command}", fix="give the output another name; --force does not write over an input")
