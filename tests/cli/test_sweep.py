@@ -5,6 +5,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -117,7 +118,7 @@ def test_signals_and_a_kill(device: Any, workplace: pathlib.Path) -> None:
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             deadline = time.monotonic() + 60
-            while not all(" iter/s" in _since(folder / "train.log", size) for folder, size in zip(folders, sizes)):
+            while not all(re.search(r"Iteration [1-9][0-9]* \(", _since(folder / "train.log", size)) for folder, size in zip(folders, sizes)):
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
             process.send_signal(number)

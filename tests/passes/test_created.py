@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from types import SimpleNamespace
 from typing import Any
 
 import pyopencl as cl
@@ -36,7 +35,8 @@ def test_buffers_of_a_training_are_the_plan(net: str, settings: str, workplace: 
     param.type = "Adam" if "Adam" in settings else param.type
     param.snapshot, param.snapshot_after_train, param.test_interval, param.max_iter = 0, False, 2, 5
     pathlib.Path("solver.prototxt").write_text(text_format.MessageToString(param))
-    monkeypatch.setattr("ocaffe.cl.device.select_device", lambda *_, **__: SimpleNamespace(target=device.target, context_bytes=0, close=lambda: None))
+    monkeypatch.setattr("ocaffe.cl.device.select_device", lambda *_, **__: device)
+    monkeypatch.setattr(device, "close", lambda: None)  # the training below uses it too
     assert main(["plan", "--solver", "solver.prototxt", "--device", device.number, "--json", "plan.json"]) == 0
     planned = json.loads(pathlib.Path("plan.json").read_text())["total_bytes"]
     del param.test_iter[:]
