@@ -3,13 +3,15 @@
 A NET is the path of the files without their endings. For each a line `RESULT {...}` is printed: `loaded` is '' or the error. Beside NET.in.npz (inputs) and
 NET.exp.npz (expected outputs), tpu-mlir's real Caffe computes the net; `real` is the largest difference, as a share of the largest magnitude.
 With --compute, tpu-mlir's Top operators and rknn-toolkit2's simulator (in float16) compute it too. `error` is, as a share of the outputs' variation: 0
-for equal outputs, about 1 for unrelated ones.
+for equal outputs, about 1 for unrelated ones. A net that takes a compiler longer than --seconds is ended: `stopped` is this limit.
 """
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-COMPUTE = "--compute"
 TOP_PASSES = ("--struct-optimize", "--shape-infer", "--canonicalize", "--extra-optimize")  # those of the package's model_transform
 Report = Callable[..., None]
 
@@ -50,7 +51,7 @@ def arrays(path: str) -> dict[str, Any]:
         return {name: data[name] for name in data.files}
 
 
-def apart(judge: Callable[[str, bool, Report], None], base: str, compute: bool) -> dict[str, Any]:
+def apart(judge: Callable[[str, bool, Report], None], base: str, compute: bool, seconds: int) -> dict[str, Any]:
     """Judge in a process of its own, because a fatal error of a compiler ends it. `judge` reports each part that it has found."""
     read, write = os.pipe()
     child = os.fork()
@@ -58,6 +59,7 @@ def apart(judge: Callable[[str, bool, Report], None], base: str, compute: bool) 
         def report(**part: Any) -> None:
             os.write(write, json.dumps(part).encode() + b"\n")
 
+        signal.alarm(seconds)  # the default action ends a process that runs a compiler's own code
         try:
             judge(base, compute, report)
         except BaseException as problem:
@@ -67,6 +69,8 @@ def apart(judge: Callable[[str, bool, Report], None], base: str, compute: bool) 
     with os.fdopen(read, "rb") as stream:
         row: dict[str, Any] = {name: value for line in stream for name, value in json.loads(line).items()}
     status = os.waitpid(child, 0)[1]
+    if status == signal.SIGALRM:
+        return row | {"stopped": seconds}
     ended = row.pop("ended", f"the process ended with status {status}" if status else "")
     if ended:
         row["not computed" if "loaded" in row else "loaded"] = ended
@@ -134,15 +138,20 @@ def rknn(base: str, compute: bool, report: Report) -> None:
 
 
 def main() -> None:
-    kind, *bases = (word for word in sys.argv[1:] if word != COMPUTE)
-    if kind == "tpu-mlir":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("tpu-mlir", "rknn"))
+    parser.add_argument("bases", nargs="+", metavar="NET")
+    parser.add_argument("--compute", action="store_true")
+    parser.add_argument("--seconds", type=int, default=0, help="the most that a net may take; 0: no limit")
+    options = parser.parse_args()
+    if options.kind == "tpu-mlir":
         spec = importlib.util.find_spec("tpu_mlir")
         assert spec is not None and spec.submodule_search_locations
         root = Path(next(iter(spec.submodule_search_locations)))
         os.environ |= {"TPUC_ROOT": str(root), "GLOG_minloglevel": "2", "PATH": f"{root / 'bin'}:{os.environ['PATH']}"}
         sys.path.insert(0, str(root / "python"))
-    for base in bases:
-        row = apart({"tpu-mlir": tpu_mlir, "rknn": rknn}[kind], str(Path(base).resolve()), COMPUTE in sys.argv)
+    for base in options.bases:
+        row = apart({"tpu-mlir": tpu_mlir, "rknn": rknn}[options.kind], str(Path(base).resolve()), options.compute, options.seconds)
         print("\nRESULT " + json.dumps({"net": Path(base).name, **row}), flush=True)
 
 

@@ -99,9 +99,9 @@ def count(models: list[Path], targets: list[str], record: dict[str, Any]) -> Non
         print(model.stem, {target: record[target][model.stem]["status"] for target in targets}, flush=True)
 
 
-def judge(python: str, kind: str, bases: list[Path]) -> dict[str, dict[str, Any]]:
-    """Return what the judge says of each net: `loaded` is '' or the error, `real` the largest difference of the real Caffe."""
-    done = subprocess.run([python, str(JUDGES), kind, *map(str, bases)], capture_output=True, text=True, errors="replace")
+def judge(python: str, kind: str, bases: list[Path], seconds: int) -> dict[str, dict[str, Any]]:
+    """Return what the judge says of each net: `loaded` is '' or the error, `real` the largest difference of the real Caffe, `stopped` a limit of time."""
+    done = subprocess.run([python, str(JUDGES), kind, "--seconds", str(seconds), *map(str, bases)], capture_output=True, text=True, errors="replace")
     lines = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     return {row.pop("net"): row for row in map(json.loads, lines)}
 
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of nets, separated by ','")
     parser.add_argument("--tpu-mlir", default="")
     parser.add_argument("--rknn", default="")
+    parser.add_argument("--seconds", type=int, default=0, help="the most that a compiler may take for a net; 0: no limit")
     options = parser.parse_args()
     if options.make:
         make(options.nets)
@@ -163,7 +164,7 @@ def main() -> None:
     written = [options.out / name for name, row in rows.items() if row["status"] == "written" and (options.out / f"{name}.prototxt").exists()]
     for python, kind, takes in ((options.tpu_mlir, "tpu-mlir", ("tpu-mlir", "bvlc", "caffe1")), (options.rknn, "rknn", ("rknn",))):
         if python and options.target in takes:
-            for name, found in judge(python, kind, written).items():
+            for name, found in judge(python, kind, written, options.seconds).items():
                 rows[name] |= found if options.target == kind else {key: value for key, value in found.items() if key == "real"}
                 print(name, rows[name], flush=True)
     options.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
