@@ -13,7 +13,6 @@ import collections
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +62,6 @@ def write_nets(seeds: range, plain: bool, out: Path) -> dict[str, list[str]]:
     return edits
 
 
-def judge_all(pythons: dict[str, str], bases: dict[str, list[Path]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Run the compilers side by side."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    threads = [threading.Thread(target=lambda target=target: found.update({target: judged(pythons[target], target, bases[target])})) for target in bases]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
-
-
 def convert(base: Path, target: str) -> str:
     """Convert a net as lint's remedy says. Return the error."""
     made = f"{base}_{target}"
@@ -105,7 +93,7 @@ def measure(options: argparse.Namespace, pythons: dict[str, str]) -> dict[str, A
             edits[path.stem] = []
             for end in (".prototxt", ".caffemodel", ".in.npz", ".exp.npz"):
                 (options.out / f"{path.stem}{end}").write_bytes(path.with_name(f"{path.stem}{end}").read_bytes())
-        found = judge_all(pythons, {target: [options.out / name for name in edits] for target in TARGETS})
+        found = {target: judged(pythons[target], target, [options.out / name for name in edits]) for target in TARGETS}
         rows |= {name: {"edits": told} | {target: found[target][name] for target in TARGETS} for name, told in edits.items()}
         stored.write_text(json.dumps(rows, indent=1))
     return rows

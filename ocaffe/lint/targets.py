@@ -15,7 +15,7 @@ from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.deploy import DATA, likely_shape
 from ocaffe.convert.targets import rules  # noqa: F401 (they register themselves)
 from ocaffe.convert.targets.rewriter import Rewriter
-from ocaffe.convert.targets.table import Around, Fault, Table, factor_of
+from ocaffe.convert.targets.table import Around, Fault, Table, factor_of, origin_of
 from ocaffe.errors import Error
 from ocaffe.formats.states import stages_of
 from ocaffe.ir.graph import Blob, Node
@@ -41,8 +41,11 @@ def check_target(job: Job, table: Table, weights: str = "") -> Iterator[Finding]
             before = [makers.get(name, "") for name in layer.bottom]
             if not (layer.type == "Scale" and before[:1] == ["BatchNorm"]):
                 remade.update(set(layer.top) & set(layer.bottom))
-            factors = partial(_factors, node.bottoms if node else (), producers)
-            around = Around(before, outputs, max((remade[name] for name in layer.top), default=0), factors)
+            inner = node.bottoms if node else ()
+            unread = [top for top in layer.top if outputs.get(top) is layer]
+            dropped = len(unread) if len(unread) < len(layer.top) else 0
+            remakes = max((remade[name] for name in layer.top), default=0)
+            around = Around(before, outputs, remakes, partial(_factors, inner, producers), partial(_origin, inner, producers), dropped)
             makers |= dict.fromkeys(layer.top, layer.type)
             bottoms, tops = ([blob.shape for blob in blobs] for blobs in ((node.bottoms, node.tops) if node else ((), ())))
             for fault in table.faults(layer, bottoms, tops, around):
@@ -55,12 +58,18 @@ def _factors(bottoms: Sequence[Blob], producers: Mapping[Blob, tuple[Any, list[B
     return [factor_of(blob, producers.get) for blob in bottoms]
 
 
-def _outputs(layers: Iterable[Any]) -> set[str]:
-    """Return the blobs whose last values no layer reads."""
-    found = set[str]()
+def _origin(bottoms: Sequence[Blob], producers: Mapping[Blob, tuple[Any, list[Blob]]]) -> tuple[Any, int] | None:
+    found = origin_of(bottoms[0], producers.get) if bottoms else None
+    return found and (found[0], len(found[1][0].shape) if found[1] else 0)
+
+
+def _outputs(layers: Iterable[Any]) -> dict[str, Any]:
+    """Return the blobs whose last values no layer reads, and the layers that make these."""
+    found = dict[str, Any]()
     for layer in layers:
-        found -= set(layer.bottom)
-        found |= set(layer.top)
+        for name in layer.bottom:
+            found.pop(name, None)
+        found |= dict.fromkeys(layer.top, layer)
     return found
 
 

@@ -18,6 +18,8 @@ CONV = layer("Convolution", "convolution_param { num_output: 4 kernel_size: 3 pa
 NORM = layer("BatchNorm", "", "a", "a", "b")
 SCALE = layer("Scale", "scale_param { bias_term: true }", "a", "a", "c")
 POINT = layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "a", "y", "e")
+FLAT = layer("InnerProduct", "inner_product_param { num_output: 5 }", "x0", "f", "f")
+LAST = layer("InnerProduct", "inner_product_param { num_output: 500 axis: 3 }", "x0", "z", "z")
 LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '' if the target takes it
     "output made in place": ("tpu-mlir", CONV + layer("ReLU", "", "a", "a", "r"), "the output that a layer makes in place is a"),
     "output of its own": ("tpu-mlir", CONV + layer("ReLU", "", "a", "y", "r"), ""),
@@ -36,7 +38,23 @@ LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '
     "whole image": ("tpu-mlir", layer("Pooling", "pooling_param { kernel_size: 6 }", "x0", "y"), ""),
     "maximum of three": ("tpu-mlir", layer("Eltwise", "eltwise_param { operation: MAX }", "x0 x0 x0", "y"), "factors or maxima is 3"),
     "reader of ArgMax": ("rknn", layer("ArgMax", "argmax_param { axis: 1 }", "x0", "a", "a") + layer("ReLU", "", "a", "y", "r"), "of an ArgMax's result is 4"),
-    "scale of the batch": ("rknn", layer("Scale", "scale_param { axis: 0 bias_term: true }", "x0", "y"), "axis is 0; rknn-toolkit2 takes 1"),
+    "scale of the batch": ("rknn", layer("Scale", "scale_param { axis: 0 }", "x0", "y"), "batch is 2; rknn-toolkit2 takes at most 1"),
+    "scale of the batch with a bias": ("rknn", layer("Scale", "scale_param { axis: 0 bias_term: true }", "x0", "y"), ""),
+    "scale of rows": ("rknn", layer("Scale", "scale_param { axis: 2 }", "x0", "y"), "axis is 2; rknn-toolkit2 takes 0 or 1"),
+    "scale of images": ("rknn", layer("Scale", "scale_param { num_axes: -1 }", "x0", "y"), "factors for each index of their first axis is 36"),
+    "scale of images with a bias": ("rknn", layer("Scale", "scale_param { num_axes: -1 bias_term: true }", "x0", "y"), ""),
+    "scale of two axes": ("rknn", layer("Scale", "scale_param { num_axes: 2 bias_term: true }", "x0", "y"), "axes behind several axes of factors is 1"),
+    "norm and scale of rows": ("rknn", CONV + NORM + layer("Scale", "scale_param { axis: 2 bias_term: true }", "a", "y", "c"), "axis behind a BatchNorm is 2"),
+    "factors of rows": ("tpu-mlir", layer("Scale", "scale_param { axis: 2 }", "x0", "y"), "the order of the factors is those of axes 2; tpu-mlir takes channels"),
+    "factors of channels": ("tpu-mlir", FLAT + layer("Scale", "scale_param { num_axes: -1 }", "f", "y"), ""),
+    "output beside another top": ("rknn", layer("Slice", "", "x0", "z a") + POINT, "tops that no layer reads beside others is 1; rknn-toolkit2 drops such"),
+    "outputs that no layer reads": ("rknn", layer("Slice", "", "x0", "z y"), ""),
+    "top that is read": ("rknn", layer("Slice", "", "x0", "z a") + POINT + layer("ReLU", "", "z", "z", "r"), ""),
+    "weights of one value": ("tpu-mlir", FLAT.replace("num_output: 5", "num_output: 1") + layer("InnerProduct", "inner_product_param { num_output: 5 }", "f", "y"),
+                             "the number of values that each output weighs is 1"),
+    "joined behind the last axis": ("rknn", LAST + layer("ReLU", "", "z", "a", "r") + layer("Flatten", "", "a", "y"), "that are joined is 24000"),
+    "joined in part": ("rknn", LAST + layer("Flatten", "flatten_param { axis: 2 }", "z", "y"), ""),
+    "few are joined": ("rknn", LAST.replace("500", "5") + layer("Flatten", "", "z", "y"), ""),
     "product of all axes": ("rknn", layer("InnerProduct", "inner_product_param { num_output: 5 axis: 0 }", "x0", "y"),
                             "axis is 0; rknn-toolkit2 takes at least 1"),
     "dropped windows": ("rknn", layer("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 2 }", "x0", "y"), "in the pad behind the image is 1"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
-from ocaffe.convert.targets.table import Around, Fault, Table, factor_of
+from ocaffe.convert.targets.table import Around, Fault, Table, factor_of, origin_of
 from ocaffe.convert.targets.view import View
 from ocaffe.errors import Error
 from ocaffe.ir.tensor import Shape
@@ -213,7 +213,11 @@ class Rewriter:
         def factors() -> list[str | None]:
             return [factor_of(view.blob, self._made) for view in item.bottoms]
 
-        around = Around([self.net.producer(view.blob).type for view in item.bottoms], factors=factors)
+        def origin() -> tuple[Any, int] | None:
+            found = origin_of(item.bottoms[0].blob, self._made) if item.bottoms else None
+            return found and (found[0], len(self.net.shapes[found[1][0]]) if found[1] else 0)
+
+        around = Around([self.net.producer(view.blob).type for view in item.bottoms], factors=factors, origin=origin)
         faults = self.table.faults(item.param, shapes, [], around)
         if faults:
             return faults
@@ -285,9 +289,17 @@ class Rewriter:
         if self.net.shapes[blob] == shape:
             return blob
         if (blob, shape) not in self._shaped:
-            dims = [0 if self.net.shapes[blob][:1] == shape[:1] else -1, *shape[1:]]
-            # rknn-toolkit2 names values of its own after a blob and _shape, so no blob here has such a name.
-            top = self.add("Reshape", [View.of(blob, self.net.shapes[blob])], {"shape": {"dim": dims}}, part="reshaped", wish=wish or f"{blob}_reshaped")
+            view, dims = View.of(blob, self.net.shapes[blob]), [0 if self.net.shapes[blob][:1] == shape[:1] else -1, *shape[1:]]
+            fields = {"shape": {"dim": dims}}
+            wish = wish or f"{blob}_reshaped"  # rknn-toolkit2 names values of its own after a blob and _shape, so no blob here has such a name
+            top = self.add("Reshape", [view], fields, part="reshaped", wish=wish)
+            if self.net.shapes[top.blob] != shape and len(view.shape) == 4:  # a rule leaves the shape to this function; it may be the layer before that is wrong
+                channels = view.shape[1]
+                each = {"num_output": channels, "group": channels, "kernel_size": [1], "bias_term": False}
+                copied = self.add("Convolution", [view], each, part="copied", arrays=[np.ones((channels, 1, 1, 1))])
+                top = self.add("Reshape", [copied], fields, part="reshaped", wish=wish)
+            if self.net.shapes[top.blob] != shape:
+                raise self.refused(self.faults(Item(proto.LayerParameter(type="Reshape", reshape_param=fields), [view], [""]))[0])
             self._shaped[blob, shape] = top.blob
         return self._shaped[blob, shape]
 
@@ -304,9 +316,9 @@ class Rewriter:
     def _finish(self, name: str) -> None:
         """Make `name` a blob that no layer reads."""
         blob = self.plain(self.values[name], name)
-        if blob == name and not self.net.readers(blob):
+        if blob == name and not self.net.readers(blob) and not self._dropped(blob):
             return
-        if blob in self.net.outputs or self.net.readers(blob) or not self.net.producer(blob).bottom:
+        if blob in self.net.outputs or self.net.readers(blob) or not self.net.producer(blob).bottom or self._dropped(blob):
             if blob == name:  # its readers read another name
                 inner = self._fresh(f"{name}_inner")
                 self._rename(blob, inner)
@@ -320,6 +332,12 @@ class Rewriter:
                         return
             raise Refused(f"output '{name}' is read by other layers, and {self.table.title} has no layer that copies it", place=self.at)
         self._rename(blob, name)
+
+    def _dropped(self, blob: str) -> bool:
+        """Whether the target drops an output because a layer reads another top of the layer that makes it."""
+        layer = self.net.producer(blob)
+        read = any(top != blob and self.net.readers(top) for top in layer.top)
+        return read and bool(self.table.faults(layer, [self.net.shapes[name] for name in layer.bottom], [], Around(unread=1)))
 
     def _rename(self, old: str, new: str) -> None:
         for layer in self.net.layers:

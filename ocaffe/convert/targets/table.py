@@ -47,13 +47,16 @@ class Around:
     """The place of a layer in its net. `makers`: the types of the layers that make its bottoms. `outputs`: the blobs that no layer reads.
 
     `remade`: how many layers, this one included, have worked in place on its top. A Scale behind a BatchNorm is not counted. `factors` returns `factor_of`
-    each bottom.
+    each bottom. `origin` returns the layer that `origin_of` finds for the first bottom, and its number of axes. `unread`: how many of its tops no layer reads,
+    if one reads another of them.
     """
 
     makers: Sequence[str] = ()
     outputs: Collection[str] = ()
     remade: int = 0
     factors: Factors = tuple
+    origin: Callable[[], tuple[Any, int] | None] = lambda: None
+    unread: int = 0
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,12 @@ class Table:
             return []
         if any(not set(field_values(layer, name)) & set(wanted) for name, wanted in limit.get("where", {}).items()):
             return []
+        if layer.type not in limit.get("types", (layer.type,)) or ("joins" in limit and not (tops and tops[0][1:2] == (math.prod(tops[0][1:]),))):
+            return []
+        if "last_axis_of" in limit and not _last_axis(limit["last_axis_of"], around.origin()):
+            return []
         try:
-            path, values = ("bottom", _summed(layer, around.factors())) if what == "products" else METRICS[what](layer, part, bottoms, tops)
+            path, values = AROUND[what](layer, around) if what in AROUND else METRICS[what](layer, part, bottoms, tops)
         except IndexError:  # the shapes are not known, or have fewer axes
             return []
         wrong = [value for value in values if not _within(limit, value)]
@@ -154,6 +161,7 @@ def _bound(limit: Mapping[str, Any]) -> str:
 
 # -- where values come from ------------------------------------------------------------------------------------------
 
+SINGLE = ("AbsVal", "BNLL", "Dropout", "ELU", "Pooling", "Power", "PReLU", "ReLU", "ReLU6", "Sigmoid", "Split", "TanH")  # their tops lie as their bottoms do
 PLACED = ("Dropout", "Flatten", "Permute", "Reshape", "Split")
 LINEAR = ("BatchNorm", "Bias", "Power", "Scale")
 Value = TypeVar("Value", bound=Hashable)
@@ -167,6 +175,19 @@ def factor_of(value: Value, producer: Producer[Value]) -> Value | None:
     """
     found = producer(_through(value, producer, (*PLACED, "Slice")))
     return _through(found[1][0], producer, PLACED) if found is not None and found[0].type == "InnerProduct" else None
+
+
+def origin_of(value: Value, producer: Producer[Value]) -> tuple[Any, Sequence[Value]] | None:
+    """Return the last layer before a value that is none of SINGLE, and its bottoms. None for an input."""
+    found = producer(value)
+    while found is not None and found[0].type in SINGLE:
+        found = producer(found[1][0])
+    return found
+
+
+def _last_axis(kind: str, origin: tuple[Any, int] | None) -> bool:
+    """Whether a layer of this type, with this number of axes, works along its last axis of four."""
+    return origin is not None and origin[0].type == kind and origin[1] == 4 and _own(origin[0]).axis in (3, -1)
 
 
 def _through(value: Value, producer: Producer[Value], placed: Sequence[str]) -> Value:
@@ -185,6 +206,10 @@ def _summed(layer: Any, factors: Sequence[Hashable]) -> list[int]:
 
 # -- what limits are about: the path of the field, and the values ------------------------------------------------------
 
+AROUND: dict[str, Callable[[Any, Around], tuple[str, list[Any]]]] = {
+    "products": lambda layer, around: ("bottom", _summed(layer, around.factors())),
+    "unread tops": lambda layer, around: ("top", [around.unread]),
+}
 Metric = Callable[[Any, str, Sequence[Shape], Sequence[Shape]], tuple[str, list[Any]]]
 
 
@@ -295,7 +320,38 @@ def _covering(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Sh
     return f"{param_field(layer.type)}.pad", list(windows.pad) if tuple(windows.kernel) == tuple(bottoms[0][2:]) else []
 
 
+def _scaled(layer: Any, bottom: Shape) -> tuple[int, int, Shape]:
+    """Return where the factors of a Scale with weights begin and end, and their sizes."""
+    own = _own(layer)
+    first = own.axis % max(1, len(bottom))
+    end = len(bottom) if own.num_axes == -1 else first + own.num_axes
+    return first, end, bottom[first:end]
+
+
+def _factors(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """'channels' for a factor for each channel, whatever the fields, else the axes of the factors."""
+    first, end, sizes = _scaled(layer, bottoms[0])
+    each = first <= 1 < end and math.prod(sizes) == bottoms[0][1]
+    return f"{param_field(layer.type)}.axis", ["channels" if each else f"those of axes {', '.join(map(str, range(first, end)))}" if sizes else "one number"]
+
+
+def _first_factors(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """How many factors there are for each index of their first axis."""
+    first, _, sizes = _scaled(layer, bottoms[0])
+    return f"{param_field(layer.type)}.num_axes", [math.prod(sizes) // bottoms[0][first] if sizes else 0]
+
+
+def _axes_behind(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The axes behind those of the factors, if these are several."""
+    first, end, _ = _scaled(layer, bottoms[0])
+    return f"{param_field(layer.type)}.num_axes", [len(bottoms[0]) - end if end - first > 1 else 0]
+
+
 METRICS: dict[str, Metric] = {
+    "factors": _factors,
+    "first factors": _first_factors,
+    "axes behind": _axes_behind,
+    "inner values": lambda layer, part, bottoms, tops: ("bottom", [math.prod(bottoms[0][_axis(layer, part, bottoms, tops)[1][0] :])]),
     "axes": lambda layer, part, bottoms, tops: ("bottom", [len(shape) for shape in (*bottoms, *tops)]),
     "bottom axes": lambda layer, part, bottoms, tops: ("bottom", [len(shape) for shape in bottoms]),
     "last axis": lambda layer, part, bottoms, tops: (f"{param_field(layer.type)}.axis", [len(bottoms[0]) - 1 - _axis(layer, part, bottoms, tops)[1][0]]),

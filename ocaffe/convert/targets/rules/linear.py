@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ocaffe import proto
 from ocaffe.convert.targets.rewriter import MOST_ONES, Item, Refused, Rewriter, rule, viewed
 from ocaffe.convert.targets.rules.activations import power
 from ocaffe.convert.targets.view import Atom, View, size_of
@@ -14,7 +15,7 @@ from ocaffe.convert.targets.view import Atom, View, size_of
 def apply(net: Rewriter, x: View, axes: Sequence[int], matrix: np.ndarray, bias: np.ndarray | None, part: str, wish: str = "") -> View | None:
     """Return x with the axes (joined to K values) replaced by one of N = matrix x values + bias; the matrix is N x K. None if they lie apart.
 
-    Where the axes are the last of the memory this is an InnerProduct, else a convolution with kernel 1.
+    Where the axes are the last of the memory this is an InnerProduct, if the target takes it, else a convolution with kernel 1.
     """
     atoms = [atom for axis in axes for atom in x.axes[axis]]
     parts = x.place(atoms, axes[0])
@@ -27,7 +28,8 @@ def apply(net: Rewriter, x: View, axes: Sequence[int], matrix: np.ndarray, bias:
     result = x.replaced(x.blob, inside, len(matrix), axes[0], axes[1:])
     named = wish if result.in_order else ""
     fields = {"num_output": len(matrix)} | ({} if bias is not None else {"bias_term": False})
-    if last == 1:
+    flat = Item(proto.LayerParameter(type="InnerProduct", inner_product_param=fields), [View.of(x.blob, (first, middle))], [""])
+    if last == 1 and not net.faults(flat):
         top = net.add("InnerProduct", [net.as_shape(x, (first, middle))], fields, part=part, arrays=arrays, wish=named if len(result.shape) == 2 else "")
     else:
         own = net.net.shapes[x.blob]
@@ -63,8 +65,6 @@ def along(net: Rewriter, item: Item, matrices: dict[int, np.ndarray]) -> View | 
 def inner_product(net: Rewriter, item: Item) -> View | None:
     x, own = item.bottoms[0], item.own
     axis = own.axis + len(x.shape) if own.axis < 0 else own.axis
-    if net.is_plain(x) and axis == 1 and len(x.shape) == 2 and not own.transpose:
-        return None
     matrix = item.arrays[0].reshape(-1, own.num_output).T if own.transpose else item.arrays[0].reshape(own.num_output, -1)
     bias = item.arrays[1].reshape(-1) if own.bias_term else None
     return apply(net, x, range(axis, len(x.shape)), matrix, bias, "product", item.wishes[0])
