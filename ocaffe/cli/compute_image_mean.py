@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from ocaffe.cli.flags import Parser
+from ocaffe.cli.flags import Parser, refuse_overwriting
 from ocaffe.data.databases.writer import WRITERS
 from ocaffe.formats.blob import write_blobproto
 from ocaffe.support import log
@@ -17,6 +18,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("output", metavar="OUTPUT_FILE", nargs="?", default="", help="the .binaryproto to write; without it only the log is written")
     parser.flag("backend", "lmdb", "the kind of database", choices=sorted(WRITERS))
     options = parser.parse(argv)
+    refuse_overwriting("compute_image_mean", [options.database, *map(str, Path(options.database).glob("*"))], filter(None, [options.output]))
     mean = database_mean(options.database, options.backend)
     if options.output:
         log.info(f"{SOURCE}:108", f"Write to {options.output}")

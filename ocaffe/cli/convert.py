@@ -36,6 +36,7 @@ EXPORTS = {  # calls that keep batch normalization
     "tf2onnx": "tf2onnx.convert.from_keras(net, optimizers=...), with all optimizers but remove_back_to_back",
 }
 RUNTIMES = ("opencv", "opencv-classic", "opencv-new", "onnxruntime", "openvino", "reference")  # those of ocaffe.convert.consumers
+BAKE = ". --bake-preprocessing makes mean and scale a part of it"
 WHY = {"fp16": ": Caffe files hold numbers of 32 bits. The chip's own tool makes 16 or 8 bits of them"}  # flags that mean nothing for Caffe files
 USAGE = "ocaffe convert deploy.prototxt weights.caffemodel model.onnx"
 
@@ -259,8 +260,9 @@ def export_onnx(options: argparse.Namespace) -> None:
     missing = unlisted(exported.model)
     if missing:
         say(f"note: {VERSION} does not list {len(missing)} of its kinds of nodes: {missing[0]}{'; ..' * (len(missing) > 1)}")
-    if found is not None and not wanted.bake:
-        say(f"the model expects images as in the training: {input_text(found[0])}")
+    if not wanted.bake and (exported.deployed.prepared or found is not None):
+        how = input_text(found[0]) if found is not None else exported.deployed.prepared
+        say(f"the model expects images as in the training: {how}{BAKE * (found is None)}")
     batch = next((each.type.tensor_type.shape.dim[:1] for each in exported.model.graph.input), [])
     if not options.dynamic_batch and any(size.dim_value > 1 for size in batch):
         say(f"the batch is fixed to {batch[0].dim_value}; --dynamic-batch makes it free")
@@ -399,8 +401,8 @@ def rewrite_caffe(options: argparse.Namespace) -> None:
         say(f"note: {len(left)} could not be folded, because no product alone makes or reads their values: {names_text(left)}")
     found = read_sidecar(weights[0])
     if not options.bake_preprocessing and (made.prepared or found is not None):
-        how, more = input_text(found[0]) if found is not None else made.prepared, " --bake-preprocessing makes mean and scale a part of it"
-        say(f"{net2} expects images as in the training: {how}.{more}", *(f"{path} says so too" for path in list(beside)[:1]))
+        how = input_text(found[0]) if found is not None else made.prepared
+        say(f"{net2} expects images as in the training: {how}{BAKE}", *(f"{path} says so too" for path in list(beside)[:1]))
 
 
 def _compared(made: Any, options: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import Device, select_device
-from ocaffe.cli.flags import Parser, device_flags, whole_number
+from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, whole_number
 from ocaffe.data.databases.writer import OPENED, WRITERS, Writer
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.blob import array_to_datum
@@ -43,6 +43,7 @@ def main(argv: Sequence[str]) -> int:
     names = [os.path.realpath(path) for path in databases]
     if again := next((path for number, path in enumerate(databases) if names[number] in names[:number]), None):
         raise Error(f"the database {again} is named twice", place=COMMAND, fix="give each blob a database of its own")
+    refuse_overwriting("extract_features", [options.weights, options.model], databases)
     if options.batches < 1:
         raise Error(f"the number of batches is {options.batches}", place=COMMAND, fix="10, or another number of 1 or more batches")
     net_message = read_net(options.model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ocaffe.cli.flags import Parser, refuse_escape
+from ocaffe.cli.flags import Parser, refuse_escape, refuse_overwriting
 from ocaffe.errors import Error
 from ocaffe.shown import command, path_word, say
 from ocaffe.support.files import atomic_write
@@ -27,8 +27,9 @@ def main(argv: Sequence[str]) -> int:
     if not (options.output_dir or options.tables):
         raise Error("the folder of the CSV files is not given", place="ocaffe parse_log",
                     fix=command("ocaffe", "parse_log", path_word(options.logfile_path), "."))
-    log = read_log(options.logfile_path)
     name = os.path.join(options.output_dir, os.path.basename(options.logfile_path))
+    refuse_overwriting("parse_log", [options.logfile_path], [f"{name}.{kind}" for kind in ("train", "test")])
+    log = read_log(options.logfile_path)
     tables = train_table(log), test_table(log)
     for kind, rows, table in (("train", log.train, tables[0]), ("test", log.test, tables[1])):
         path = f"{name}.{kind}"

@@ -45,12 +45,16 @@ class Preprocessing:
 
 @dataclass
 class Deployed:
-    """The net, its outputs, and the preprocessing of inputs that were data layers. `note`: what a user may have forgotten to say."""
+    """The net, its outputs, and the preprocessing of inputs that were data layers. `note`: what a user may have forgotten to say.
+
+    `prepared`: how images are prepared for the net, if the file's data layers say so and it is no part of the net.
+    """
 
     message: Any
     outputs: list[str]
     preprocessing: dict[str, Preprocessing] = field(default_factory=dict)
     note: str = ""
+    prepared: str = ""
 
 
 def deploy(
@@ -68,7 +72,7 @@ def deploy(
     deployed = type(net)()
     deployed.CopyFrom(net)
     labels, preprocessing = set[Source](), dict[str, Preprocessing]()
-    _add_missing(deployed, given)
+    add_missing(deployed, given)
     _check_shapes(deployed, given, sources)
     for i, layer in enumerate(deployed.layer):
         if _feeds(layer):
@@ -193,7 +197,7 @@ def _input(param: Any, net: Any, given: Mapping[str, Shape], sources: Sequence[A
     return made
 
 
-def _add_missing(net: Any, given: Mapping[str, Shape]) -> None:
+def add_missing(net: Any, given: Mapping[str, Shape]) -> None:
     """Add Input layers for bottoms that no layer produces and whose shape is given. The data layer may be in another phase only."""
     tops = {top for layer in net.layer for top in layer.top}
     missing = dict.fromkeys(name for layer in net.layer for name in layer.bottom if name not in tops and name in given)
@@ -230,6 +234,26 @@ def _reshape(layer: Any, top: int, shape: Shape) -> None:
     if len(own) == 1 < len(layer.top):
         own.extend([own[0]] * (len(layer.top) - 1))
     own[top].dim[:] = shape
+
+
+def prepared_as(net: Any, whole: Any) -> str:
+    """Return how data layers prepare images, an empty text if none does. For people who feed the net elsewhere.
+
+    The data layers of the file `whole` in other states tell it too: its net for deployment has none. Differences between them are told.
+    """
+    found = dict[str, str]()  # by sentence: the layer
+    for layer in (*net.layer, *whole.layer):
+        if layer.type in PICTURES:
+            found.setdefault(_sentence(layer.transform_param), layer.name)
+    told = list(filter(None, found))
+    others = [f"'{name}' has {sentence or 'no mean and no scale'}" for sentence, name in found.items() if sentence != told[0]] if told else []
+    return told[0] + "".join(f"; but the data layer {each}" for each in others) if told else ""
+
+
+def _sentence(param: Any) -> str:
+    mean = f"the mean image {param.mean_file}" if param.mean_file else ", ".join(f"{value:g}" for value in param.mean_value)
+    steps = [f"minus {mean}" if mean else "", f"times {param.scale:g}" if param.scale != 1 else ""]
+    return ", ".join(["pixels from 0 to 255", "gray" if param.force_gray else "BGR", *filter(None, steps)]) if any(steps) else ""
 
 
 def _transform(param: Any, net: Any) -> Preprocessing | None:

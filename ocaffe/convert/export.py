@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ocaffe.compiler.network import first_values, fitting, phase_net, recognise
-from ocaffe.convert.deploy import ACTIVATIONS, DATA, Deployed, deploy
+from ocaffe.convert.deploy import ACTIVATIONS, DATA, Deployed, deploy, prepared_as
 from ocaffe.convert.fold import fold
 from ocaffe.convert.options import Options as Options
 from ocaffe.errors import Error, Place, names_text
@@ -100,6 +100,7 @@ def for_inference(net: str | Any, weights: Weights | None, options: Options) -> 
     if empty and cuts:
         fact = f"no layer but the input remains: --cut-at names {names_text(cuts)}"
         raise Error(fact, place=message.source_file or None, fix="--cut-at with tops of later layers")
+    deployed.prepared = "" if options.bake else prepared_as(message, upgrade_net(whole))
     deployed.note = "" if cuts else _other_stages(whole, deployed.message, options)
     if empty or not deployed.outputs:
         raise Error("the net computes nothing but losses and measures", place=message.source_file or None, fix="--activate-losses, or --cut-at=BLOB")

@@ -6,13 +6,15 @@ A rule is a generator of Findings with `@net_rule` (called for each phase's net)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ocaffe import proto
 from ocaffe.compiler.network import phase_net
+from ocaffe.convert.deploy import DATA, add_missing
 from ocaffe.convert.targets.table import Table
+from ocaffe.data.databases.assumed import image_of
 from ocaffe.errors import Error, Place
 from ocaffe.formats.sniff import read_text_file
 from ocaffe.formats.states import check_stages
@@ -92,17 +94,17 @@ def _job(path: str, level: int, stages: tuple[str, ...], prepare: Prepare | None
             notes.extend(_notes(files[name]))
         return files[name].message
 
-    def view(message: Any, phase: int) -> View:
+    def view(message: Any, phase: int, inputs: Sequence[str] = ()) -> View:
         message = prepare(message, phase) if prepare is not None else message
         for layer in message.layer:
             if layer.type == "Python":
                 layer.type = layer_type(layer)  # the layers of py-faster-rcnn
-        return View(files.get(message.source_file) or File(path, message, {}), message, phase)
+        return View(files.get(message.source_file) or File(path, message, {}), message, phase, inputs)
 
     if not _is_solver(path):
         message = net(path)
         check_stages(stages, message)
-        both = [view(phase_net(message, phase, level, stages), phase) for phase in (proto.TRAIN, proto.TEST)]
+        both = [view(*_with_inputs(phase_net(message, phase, level, stages), message, stages)) for phase in (proto.TRAIN, proto.TEST)]
         return Job([each for each in both if each.phase in _phases(message, both)], findings=notes)
     lines: dict[str, int] = {}
     solver = read_solver(path, lines=lines)
@@ -111,6 +113,21 @@ def _job(path: str, level: int, stages: tuple[str, ...], prepare: Prepare | None
     train, tests = net_messages(solver, net, path)
     views = [view(train(), proto.TRAIN), *(view(test(), proto.TEST) for test in tests)]
     return Job(views, solver, file, notes)
+
+
+def _with_inputs(net: Any, whole: Any, stages: tuple[str, ...]) -> tuple[Any, int, list[str]]:
+    """Add inputs to a net without data layers, for bottoms that the file's data layers of other stages make, as `convert --stage` does with --shape.
+
+    Return the net, its phase and the parts of --shape. Layers that do not say the size of images give no input.
+    """
+    tops = {top for layer in net.layer for top in layer.top}
+    made = {layer.top[0]: layer for layer in upgrade_net(whole).layer if layer.type in DATA and layer.top}
+    missing = {name for layer in net.layer for name in layer.bottom if name not in tops}
+    shapes = {name: (1, *size) for name in sorted(missing & set(made)) if (size := image_of(made[name])) is not None}
+    if not any(stages) or any(layer.type in DATA for layer in net.layer) or not shapes:
+        return net, net.state.phase, []
+    add_missing(net, shapes)
+    return net, net.state.phase, [f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items()]
 
 
 def _phases(message: Any, both: list[View]) -> set[int]:

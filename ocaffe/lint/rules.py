@@ -1,7 +1,7 @@
 """Findings, the views of nets that rules read, and the decorators that register a rule."""
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -47,11 +47,15 @@ class File:
 
 @dataclass
 class View:
-    """The net of one phase, upgraded and filtered. A value is a pair (index of the layer, index of the top)."""
+    """The net of one phase, upgraded and filtered. A value is a pair (index of the layer, index of the top).
+
+    `inputs`: the parts of --shape for the inputs that the file does not have, because its data layers are for other stages.
+    """
 
     file: File
     net: Any
     phase: int
+    inputs: Sequence[str] = ()
 
     @cached_property
     def layers(self) -> list[Any]:

@@ -85,7 +85,7 @@ def _remedy(view: View, node: Node | None, fault: Fault, table: Table, weights: 
     weights = weights or (str(beside) if beside.exists() else "")
     names = source, weights or "WEIGHTS.caffemodel", f"{source.stem}_{table.name}.prototxt", f"{source.stem}_{table.name}.caffemodel"
     fed = [layer for layer in view.layers if not layer.bottom and layer.type in DATA and layer.top]
-    shapes = ",".join(likely_shape(layer.top[0], [layer])[0] for layer in fed if absent(layer))
+    shapes = ",".join([*(likely_shape(layer.top[0], [layer])[0] for layer in fed if absent(layer)), *view.inputs])
     stages = ",".join(stages_of(view.net.state))
     flags = [*([flag("stage", stages)] if stages else []), *([flag("shape", shapes)] if shapes else [])]
     line = " ".join([command("ocaffe", "convert", *map(path_word, map(str, names)), f"--target={table.name}"), *flags])

@@ -119,6 +119,29 @@ layer { name: "softmax" type: "Softmax" bottom: "ip" top: "softmax" include { st
 VALUES = "mean_value: 104 mean_value: 117 mean_value: 123"
 
 
+def test_the_mean_of_data_layers_is_told_with_a_model_too(capsys: pytest.CaptureFixture[str]) -> None:
+    made(DIGITS)
+    files = ("net.prototxt", "net.caffemodel", "net.onnx")
+    assert convert("--stage=deploy", files=files) == 0
+    assert "the model expects images as in the training: pixels from 0 to 255, BGR, minus 104, 117, 123. --bake-pre" in capsys.readouterr().out
+    assert convert("--stage=deploy", "--bake-preprocessing", "--force", files=files) == 0
+    assert "expects images" not in capsys.readouterr().out
+
+
+def test_lint_of_the_net_for_deployment_of_a_training_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """The data layers of other stages tell the size of the input, and lint says the command that needs it."""
+    made(DIGITS.replace('type: "ReLU"', 'type: "Swish"'))
+    assert main(["lint", "net.prototxt", "--stage=deploy"]) == 0
+    assert main(["lint", "net.prototxt", "--stage=deploy", "--target=rknn"]) == 1
+    said = capsys.readouterr().out
+    assert "1 finding in" in said and "no layer type Swish" in said
+    command = "ocaffe convert net.prototxt net.caffemodel net_rknn.prototxt net_rknn.caffemodel --target=rknn --stage=deploy --shape=data:1x3x8x8"
+    assert f"`{command}`" in said and main(shlex.split(command)[1:]) == 0
+    made(DIGITS.replace("crop_size: 8 ", ""))
+    assert main(["lint", "net.prototxt", "--stage=deploy"]) == 1
+    assert "unknown bottom blob 'data'" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("stage", ["deploy", "", "val"])
 def test_preprocessing_of_data_layers_in_other_stages(stage: str, capsys: pytest.CaptureFixture[str]) -> None:
     made(DIGITS)

@@ -75,3 +75,8 @@ def test_leveldb_and_more_rows_than_a_report(device: Any, capfd: pytest.CaptureF
 def test_refused(device: Any, arguments: list[str], told: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["extract_features", WEIGHTS, NET, *arguments]) == 1
     assert told in capfd.readouterr().err and not os.path.exists("out")
+
+
+def test_weights_are_no_database(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["extract_features", WEIGHTS, NET, "ip1", f"./{WEIGHTS}", "2", "lmdb"]) == 1
+    assert f"the output ./{WEIGHTS} is the input {WEIGHTS}" in capsys.readouterr().err

@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.compiler.network import node_shape, phase_net
+from ocaffe.compiler.network import node_shape
 from ocaffe.convert.caffe.fold import fold
 from ocaffe.convert.caffe.modern import modernize
 from ocaffe.convert.caffe.net import Net, net_of
 from ocaffe.convert.caffe.outputs import expose
-from ocaffe.convert.caffe.prepare import bake, prepared_as
+from ocaffe.convert.caffe.prepare import bake
 from ocaffe.convert.caffe.remove import remove_idle
 from ocaffe.convert.caffe.strip import strip
 from ocaffe.convert.deploy import Preprocessing
 from ocaffe.convert.export import built, for_inference, parameter_values
 from ocaffe.convert.options import Options
 from ocaffe.formats.text import read_net
-from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import Weights, read_weights
 from ocaffe.ir.graph import Graph, Parameter
 from ocaffe.support import log
@@ -78,8 +77,7 @@ def rewrite(net: str | Any, weights: str | Weights | None, options: Options) -> 
     values = parameter_values(graph, named, options)
     arrays = {node.name: [values[parameter].reshape(node_shape(parameter, node.name)) for parameter in node.params] for node in graph.nodes}
     mine, source = (net_of(deployed.message, arrays, deployed.outputs) for _ in range(2))
-    made = Rewritten(mine, source, graph, values, deployed.preprocessing, note=deployed.note)
-    made.prepared = "" if options.bake else prepared_as(phase_net(message, options.phase, options.level, options.stages), upgrade_net(message))
+    made = Rewritten(mine, source, graph, values, deployed.preprocessing, prepared=deployed.prepared, note=deployed.note)
     made.pixels = bake(made.net, made.how)
     made.modern = modernize(made.net)
     made.idle = remove_idle(made.net)

@@ -261,3 +261,8 @@ def test_odd_kinds_of_files() -> None:
     np.testing.assert_array_equal(pixels(alpha), np.asarray(color)[..., ::-1].transpose(2, 0, 1))
     np.testing.assert_array_equal(pixels(palette), np.asarray(Image.open("p.png").convert("RGB"))[..., ::-1].transpose(2, 0, 1))
     assert (pixels(deep) == 0x12).all()
+
+
+def test_a_mean_does_not_replace_a_file_of_its_database(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compute_image_mean", "golden/lmdb_raw", "golden/lmdb_raw/data.mdb"]) == 1
+    assert "golden/lmdb_raw/data.mdb is an input and an output" in capsys.readouterr().err

@@ -223,3 +223,12 @@ def test_a_table_that_is_nearly_empty_is_refused() -> None:
         csv_text(rows)
     full = [{"NumIters": float(number)} | {f"output {name}": 1.0 for name in range(300)} for number in range(4000)]
     assert csv_text(full).count("\r\n") == 4001
+
+
+def test_parse_log_keeps_its_input(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = pathlib.Path(LOG).read_bytes()
+    pathlib.Path("a.log").write_bytes(text)
+    pathlib.Path("a.log.train").hardlink_to("a.log")
+    assert main(["parse_log", "a.log", "."]) == 1
+    assert "a.log.train is the input a.log" in capsys.readouterr().err
+    assert pathlib.Path("a.log").read_bytes() == text

@@ -63,10 +63,10 @@ def _sums(net: Rewriter, a: View, b: View) -> View:
     axis = 1 if a.in_order else 2  # of m in the terms
     factors = a if a.in_order else a.permuted([0, 2, 1])
     shape = (groups, 1, k, n) if axis == 1 else (groups, k, 1, n)
-    terms = _as_shape(net, b, shape)
+    terms = net.as_shape(_in_order(net, b), shape)
     if m > 1:
         terms = net.add("Tile", [terms], {"axis": axis, "tiles": m}, part="repeated")
-    terms = net.add("Scale", [terms, _as_shape(net, factors, factors.shape)], {"axis": 0}, part="terms")
+    terms = net.add("Scale", [terms, net.as_shape(_in_order(net, factors), factors.shape)], {"axis": 0}, part="terms")
     if k == 1:
         return net.as_shape(terms, (groups, m, n))
     made = apply(net, terms, [3 - axis], np.ones((1, k)), None, "sum")
@@ -74,9 +74,9 @@ def _sums(net: Rewriter, a: View, b: View) -> View:
     return net.as_shape(made, (groups, m, n))
 
 
-def _as_shape(net: Rewriter, view: View, shape: Shape) -> View:
-    """Return the plain value in this shape, with at most one Reshape."""
-    return View.of(net.shaped(view.blob if view.in_order else net.plain(view), shape), shape)
+def _in_order(net: Rewriter, view: View) -> View:
+    """Return a view in the order of its axes."""
+    return view if view.in_order else View.of(net.plain(view), view.shape)
 
 
 # -- constants ---------------------------------------------------------------------------------------------------------
