@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 TOP_PASSES = ("--struct-optimize", "--shape-infer", "--canonicalize", "--extra-optimize")  # those of the package's model_transform
+HALF = 100 * 2**-11  # of the magnitude: a hundredth of it is the rounding of an output in float16
 Report = Callable[..., None]
 
 
@@ -35,12 +36,15 @@ def difference(base: str, outputs: dict[str, Any]) -> float:
         )  # fmt: skip
 
 
-def spread(found: list[Any], expected: list[Any]) -> float:
-    """Return the error of outputs, as a share of the variation of the expected ones. Each is compared with the nearest output of its size."""
+def spread(found: list[Any], expected: list[Any], least: float = 1e-3) -> float:
+    """Return the error of outputs, as a share of the variation of the expected ones, or of `least` of their magnitude.
+
+    Each is compared with the nearest output of its size.
+    """
     worst = 0.0
     for wanted in expected:
         largest = float(np.abs(wanted).max(initial=0))
-        scale = max(float(wanted.std()), 1e-3 * largest, 1e-6) if wanted.size > 1 else max(largest, 0.1)
+        scale = max(float(wanted.std()), least * largest, 1e-6) if wanted.size > 1 else max(largest, 0.1)
         sizes = [np.asarray(values, np.float64).reshape(wanted.shape) for values in found if np.size(values) == wanted.size]
         worst = max(worst, min((float(np.sqrt(np.mean((values - wanted) ** 2))) / scale for values in sizes), default=float("inf")))
     return worst if np.isfinite(worst) else 1e9
@@ -134,7 +138,7 @@ def rknn(base: str, compute: bool, report: Report) -> None:
             made.init_runtime()
             given = list(arrays(f"{base}.in.npz").values())
             found = made.inference(inputs=given, data_format=["nchw"] * len(given))
-            report(error=spread(found, list(arrays(f"{base}.exp.npz").values())))
+            report(error=spread(found, list(arrays(f"{base}.exp.npz").values()), HALF))
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ NORM = layer("BatchNorm", "", "a", "a", "b")
 SCALE = layer("Scale", "scale_param { bias_term: true }", "a", "a", "c")
 POINT = layer("Convolution", "convolution_param { num_output: 2 kernel_size: 1 }", "a", "y", "e")
 FLAT = layer("InnerProduct", "inner_product_param { num_output: 5 }", "x0", "f", "f")
+IMAGES = layer("Reshape", "reshape_param { shape { dim: [0, 5, 1, 1] } }", "f", "z", "z")
 LAST = layer("InnerProduct", "inner_product_param { num_output: 500 axis: 3 }", "x0", "z", "z")
 LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '' if the target takes it
     "output made in place": ("tpu-mlir", CONV + layer("ReLU", "", "a", "a", "r"), "the output that a layer makes in place is a"),
@@ -54,6 +55,11 @@ LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '
                              "the number of values that each output weighs is 1"),
     "joined behind the last axis": ("rknn", LAST + layer("ReLU", "", "z", "a", "r") + layer("Flatten", "", "a", "y"), "that are joined is 24000"),
     "joined in part": ("rknn", LAST + layer("Flatten", "flatten_param { axis: 2 }", "z", "y"), ""),
+    "end pad": ("rknn", layer("Pooling", "pooling_param { kernel_size: 3 stride: 3 pad: 1 }", "x0", "y"), "behind the image is 3 for a kernel of 3"),
+    "smaller end pad": ("rknn", layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 }", "x0", "y"), ""),
+    "softmax of the batch": ("rknn", layer("InnerProduct", "inner_product_param { num_output: 5 }", "x0", "f", "f") + IMAGES
+                             + layer("Softmax", "softmax_param { axis: 0 }", "z", "y"), "of a Softmax along axis 0 is 1; rknn-toolkit2 computes it along axis 1"),
+    "softmax of the batch of images": ("rknn", layer("Softmax", "softmax_param { axis: 0 }", "x0", "y"), ""),
     "few are joined": ("rknn", LAST.replace("500", "5") + layer("Flatten", "", "z", "y"), ""),
     "product of all axes": ("rknn", layer("InnerProduct", "inner_product_param { num_output: 5 axis: 0 }", "x0", "y"),
                             "axis is 0; rknn-toolkit2 takes at least 1"),
@@ -61,7 +67,7 @@ LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '
     "floor has none": ("rknn", layer("Pooling", "pooling_param { kernel_size: 3 stride: 2 pad: 2 round_mode: FLOOR }", "x0", "y"), ""),
     "leaky ReLU6": ("tpu-mlir", layer("ReLU6", "relu6_param { negative_slope: 0.1 }", "x0", "y"), "negative_slope is 0.1; tpu-mlir ignores it"),
 }  # fmt: skip
-WITHOUT_FORM = ("padded whole image", "dropped windows", "reader of ArgMax")
+WITHOUT_FORM = ("padded whole image", "dropped windows", "reader of ArgMax", "end pad")
 
 
 INPUT = 'layer { name: "x0" type: "Input" top: "x0" input_param { shape { dim: [2, 4, 6, 6] } } }\n'

@@ -299,6 +299,17 @@ def _dropped(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Sha
     return f"{param_field(layer.type)}.pad", [-((kernel - ins - 2 * pad) // stride) + 1 - outs for ins, outs, kernel, stride, pad in sizes if pad]
 
 
+def _end_pad(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The pads that reach the size of the kernel, where a pooling that rounds up gets one as far as the next window would begin."""
+    own = _own(layer)
+    if own.global_pooling or own.round_mode != own.CEIL or not own.ceil_mode or not tops:
+        return "", []
+    windows = Window.read(registry()[layer.type].implementation(layer)(layer, proto.TEST), own, bottoms[0][2:])
+    sizes = zip(bottoms[0][2:], tops[0][2:], windows.kernel, windows.stride, windows.pad)
+    pads = [(outs * stride - ins, kernel) for ins, outs, kernel, stride, pad in sizes if (ins + 2 * pad - kernel) % stride]
+    return f"{param_field(layer.type)}.stride", [f"{end} for a kernel of {kernel}" for end, kernel in pads if end >= kernel]
+
+
 def _older(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
     """An axis in a field of old files, if it is another one than `axis`."""
     own = _own(layer)
@@ -372,6 +383,8 @@ METRICS: dict[str, Metric] = {
     "pads left out": _pads_left_out,
     "older": _older,
     "dropped": _dropped,
+    "end pad": _end_pad,
+    "pixels": lambda layer, part, bottoms, tops: ("bottom", [math.prod(bottoms[0][2:])]),
     "filters": _filters,
     "covering": _covering,
     "top size": lambda layer, part, bottoms, tops: ("", [shape[int(part)] for shape in tops]),
