@@ -58,7 +58,7 @@ LIMITS: dict[str, tuple[str, str, str]] = {  # target, layers, what lint says; '
     "end pad": ("rknn", layer("Pooling", "pooling_param { kernel_size: 3 stride: 3 pad: 1 }", "x0", "y"), "behind the image is 3 for a kernel of 3"),
     "smaller end pad": ("rknn", layer("Pooling", "pooling_param { kernel_size: 4 stride: 3 }", "x0", "y"), ""),
     "softmax of the batch": ("rknn", layer("InnerProduct", "inner_product_param { num_output: 5 }", "x0", "f", "f") + IMAGES
-                             + layer("Softmax", "softmax_param { axis: 0 }", "z", "y"), "of a Softmax along axis 0 is 1; rknn-toolkit2 computes it along axis 1"),
+                             + layer("Softmax", "softmax_param { axis: 0 }", "z", "y"), "of a Softmax along axis 0 is 1; rknn-toolkit2 computes it"),
     "softmax of the batch of images": ("rknn", layer("Softmax", "softmax_param { axis: 0 }", "x0", "y"), ""),
     "few are joined": ("rknn", LAST.replace("500", "5") + layer("Flatten", "", "z", "y"), ""),
     "product of all axes": ("rknn", layer("InnerProduct", "inner_product_param { num_output: 5 axis: 0 }", "x0", "y"),
