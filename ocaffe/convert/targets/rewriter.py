@@ -293,7 +293,7 @@ class Rewriter:
             fields = {"shape": {"dim": dims}}
             wish = wish or f"{blob}_reshaped"  # rknn-toolkit2 names values of its own after a blob and _shape, so no blob here has such a name
             top = self.add("Reshape", [view], fields, part="reshaped", wish=wish)
-            if self.net.shapes[top.blob] != shape and len(view.shape) == 4:  # a rule leaves it to this function; another layer's value may pass
+            if self.net.shapes[top.blob] != shape and len(view.shape) == 4:  # the target refuses it behind this layer, so a copy is reshaped
                 channels = view.shape[1]
                 each = {"num_output": channels, "group": channels, "kernel_size": [1], "bias_term": False}
                 copied = self.add("Convolution", [view], each, part="copied", arrays=[np.ones((channels, 1, 1, 1))])
