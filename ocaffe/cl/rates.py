@@ -59,7 +59,7 @@ def rates_of(device: Device, room: float = math.inf) -> Rates:
             speeds = measured(device)
             entries.store(key, json.dumps(speeds).encode())
         _here[key] = speeds
-    return _rates(target, **_here[key])
+    return _rates(target, COPIED, **_here[key])
 
 
 def measured(device: Device) -> dict[str, float]:
@@ -81,13 +81,13 @@ def _parsed(stored: bytes | None) -> dict[str, float] | None:
     return found if fits and all(found[name] > 0 or (name in LINKS and found[name] == 0) for name in SPEEDS) else None
 
 
-def _rates(target: Target, **speeds: float) -> Rates:
+def _rates(target: Target, room: int = 0, **speeds: float) -> Rates:
     table = _table(FILES[target.kind])
     enqueue, operand = table["host"]
     # Costs that were not fitted in the arithmetic of the target are those in another one.
     first, second = ("fp32", "bf16") if target.math in SIXTEEN_BITS else ("bf16", "fp32")
     costs = table["costs"].get(first, {}) | table["costs"].get(second, {})
-    return Rates(enqueue=enqueue, operand=operand, costs={name: Cost(*values) for name, values in costs.items()}, **speeds)
+    return Rates(room=room, enqueue=enqueue, operand=operand, costs={name: Cost(*values) for name, values in costs.items()}, **speeds)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ocaffe.cl.command_list import CommandList
@@ -19,24 +19,26 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.graph.record import Recording, Update, record
 from ocaffe.ir.graph import Graph
-from ocaffe.ir.launch import Schedule
+from ocaffe.ir.launch import Access, Schedule
 from ocaffe.ir.rates import GENERIC_CPU, Rates
 from ocaffe.ir.target import Target
-from ocaffe.ir.tensor import Role
+from ocaffe.ir.tensor import Ref, Role
 from ocaffe.memory.plan import MemoryPlan, overlap, plan
 from ocaffe.memory.predict import Prediction, can_offload, predict
-from ocaffe.memory.report import check_buffers, fixed_bytes, persistent, too_large
+from ocaffe.memory.report import check_buffers, fixed_bytes, persistent, size_text, too_large
 from ocaffe.passes.fit import FAR, Fit
 from ocaffe.passes.optimise import Applied, optimise, pipeline
 from ocaffe.passes.verify import InvalidSchedule
+from ocaffe.support import log
 from ocaffe.support.switches import Switches
 
 CONSTANT_SHARE = 1 / 8  # of a limit, by which the estimate of the memory that no microbatch reduces may be wrong
-COUNTS = 2  # microbatch counts to try, from the smallest one that fits: a larger count needs less recomputation
-NAMING_AIMS = 3  # attempts to find a smaller plan, for the message of a refusal
-AIMS, AIM_SHARE = 5, 0.98  # attempts, each with a smaller aim: a plan may slightly exceed its bound
-BATCH_SHARES = (0.95, 0.8, 0.5)  # of the batch size that would fit if all recycled memory grew with it: the first that fits is advised
-HOSTED_PART, LEAST_ROOM = 16, 8  # values of this part of a limit may be worth their copies; they surely are if without them less than that part is left
+WORTH = 0.005  # share of the time by which a split, or one more microbatch, must be faster to be worth it
+NAMING_AIMS, NAMING_LAUNCHES = 3, 4000  # attempts to find a smaller plan, for the message of a refusal, and the launches of all of them
+AIMS, AIM_SHARE, NEAR = 5, 0.98, 0.01  # attempts, each with a smaller aim: a plan may slightly exceed its bound
+BATCHES, BATCH_ATTEMPTS = 4, 2  # batch sizes to try for the advice of a refusal, and attempts for each
+BATCH_SHARE, BATCH_NEAR = 0.7, 1.08  # of a batch size that does not fit, to the next one; of one that fits, above which no larger one is tried
+HOSTED_PART = 16  # values of this part of a limit may be worth their copies
 KEEP_PART = 8  # a plan that keeps all values may take this part of a GPU's own memory (ADR 20)
 
 
@@ -72,7 +74,7 @@ def compile_net(
     is larger than a buffer of the device may be.
     """
     compilation = _compilation(graph, group, target, options, switches, update)
-    found, cut = _nearest(compilation)
+    found, cut = _smallest(compilation, log.tell)
     if options.limit is not None and not found.keeps_limit:
         tried = "with all recomputation that helps" if compilation.may_recompute else "without recomputation"
         tried += ", in single samples" if cut else ""
@@ -86,7 +88,7 @@ def nearest_net(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None = None
 ) -> CompiledNet:
     """As `compile_net`, but if no attempt is within the limit, return the smallest one (`CompiledNet.keeps_limit`)."""
-    found, _ = _nearest(_compilation(graph, group, target, options, switches, update))
+    found, _ = _smallest(_compilation(graph, group, target, options, switches, update))
     check_buffers(found.recording.schedule, target)
     return found
 
@@ -94,45 +96,130 @@ def nearest_net(
 def _compilation(
     graph: Graph, group: ParameterGroup, target: Target, options: NetOptions, switches: Switches, update: Update | None
 ) -> _Compilation:  # fmt: skip
-    if options.limit is not None and target.rates is GENERIC_CPU:
-        target = replace(target, rates=assumed(target))  # the same with and without the device: `ocaffe plan` knows the plan of a training
+    if options.limit is not None and (target.rates is GENERIC_CPU or options.limit < target.rates.room):
+        # The same with and without the device, and before and after its speeds are measured: `ocaffe plan` knows the plan of a training.
+        target = replace(target, rates=assumed(target))
     return _Compilation(graph, group, target, options, switches, update, options.prepack_weights)
 
 
-def _nearest(compilation: _Compilation) -> tuple[CompiledNet, bool]:
-    """Return the first attempt within the limit, or else the smallest one, and whether a split of the batch was tried."""
+def _smallest(compilation: _Compilation, tell: Callable[[str], None] = lambda text: None) -> tuple[CompiledNet, bool]:
+    """Return the fastest plan within the limit, or else the smallest one, and whether a split of the batch was tried. `tell`: gets a line in the latter case.
+
+    The plan is then made as small as it can be: the search only made plans within the limit.
+    """
+    best, cut = _nearest(compilation)
+    found = best.found
+    if compilation.options.limit is not None and not found.keeps_limit:
+        tell(f"no plan was found within {size_text(compilation.options.limit)}; ocaffe looks for the smallest one, which takes some seconds")
+        found = _smaller(best.compilation, found)
+    if compilation.options.limit is not None:
+        found.plan = compilation.placed(found.recording.schedule)
+    return found, cut
+
+
+def _nearest(compilation: _Compilation) -> tuple[_Attempt, bool]:
+    """Return the fastest attempt within the limit, or else the smallest one, and whether a split of the batch was tried."""
     if (kept := compilation.kept()) is not None:
-        return kept, False
+        return _Attempt(compilation, kept, kept), False
     found = compilation.compiled()
     if compilation.options.limit is None or compilation.excess(found) <= 0:
-        return found, False
+        if compilation.options.limit is None or not compilation.may_keep:
+            return _Attempt(compilation, found, found), False
+        return _whole(compilation, found), False  # to keep some values may be faster than to recompute all cheap ones
     if compilation.prepacks:
         return _nearest(replace(compilation, prepacks=False))
     sizes = persistent([found.recording.schedule])
     hosts = [role for role in may_host(compilation.options, compilation.target) if compilation.update is not None and sizes.get(role)]
-    attempts: list[tuple[_Compilation, CompiledNet, bool]] = []
+    attempts: list[_Attempt] = []
     for count in range(len(hosts) + 1):
-        if attempts and attempts[-1][1].keeps_limit and HOSTED_PART * sizes[hosts[count - 1]] < compilation.options.limit:
+        if attempts and attempts[-1].found.keeps_limit and HOSTED_PART * sizes[hosts[count - 1]] < compilation.options.limit:
             break
         hosting = replace(compilation, hosts=frozenset(hosts[:count]))
         plain = hosting.compiled() if count else found
-        if count == len(hosts) or LEAST_ROOM * hosting.budget(plain) >= compilation.options.limit:
-            attempts.append((hosting, plain, False) if hosting.excess(plain) <= 0 else (hosting, *_kept_limit(hosting, plain)))
-    best, found, cut = min(attempts, key=lambda each: (max(0, each[0].excess(each[1])), each[1].predicted(compilation.target.rates).seconds))
-    return (found if found.keeps_limit else _smaller(best, found)), cut
+        if count < len(hosts) and hosting.budget(plain) <= 0:
+            continue
+        if attempts and attempts[-1].found.keeps_limit and hosting.seconds(plain) >= hosting.seconds(attempts[-1].found):
+            break
+        attempts.append(_whole(hosting, plain) if hosting.excess(plain) > 0 else _Attempt(hosting, plain, plain, hosting.seconds(plain)))
+    for attempt in attempts if compilation.may_recompute else ():
+        fastest = min((each.found for each in attempts if each.found.keeps_limit), key=compilation.seconds, default=None)
+        _split(attempt, math.inf if fastest is None else (1 - WORTH) * compilation.seconds(fastest))
+    best = min(attempts, key=lambda each: (max(0, each.compilation.excess(each.found)), compilation.seconds(each.found)))
+    return best, any(each.cut for each in attempts)
+
+
+@dataclass
+class _Attempt:
+    """The best plan that was found for one choice of persistent values in the host's memory. `plain`: without recomputation.
+
+    `least`: seconds that each plan without a split takes at least. `cut`: whether a split of the batch was tried.
+    """
+
+    compilation: _Compilation
+    plain: CompiledNet
+    found: CompiledNet
+    least: float = 0.0
+    cut: bool = False
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether fixed bytes alone exceed the limit. Then the smallest plan is only to be named."""
+        return self.compilation.budget(self.plain) <= 0
+
+
+def _whole(compilation: _Compilation, plain: CompiledNet) -> _Attempt:
+    """Reduce the memory of a net by recomputation and copies. Take the first result within the limit, or else the smallest one."""
+    attempt = _Attempt(compilation, plain, plain)
+    if compilation.may_recompute:
+        fit = compilation.fit(quick=attempt.hopeless)
+        attempt.found = min([plain, *compilation.within(plain, fit)], key=lambda each: (max(0, compilation.excess(each)), compilation.seconds(each)))
+        attempt.least = fit.least
+    return attempt
+
+
+def _split(attempt: _Attempt, below: float) -> None:
+    """Look for a split of the batch that takes less than `below` seconds within the limit. If there is none, look for a smaller plan."""
+    compilation, plain = attempt.compilation, attempt.plain
+    if attempt.found.keeps_limit and compilation.seconds(attempt.found) <= (1 + WORTH) * attempt.least:
+        return
+    places = cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else []
+    attempt.cut = bool(places)
+    splits = [(plain, cut) for cut in places[-1:] if attempt.hopeless]
+    fewest = 2
+    for cut in () if attempt.hopeless else places:
+        found, least = _in_microbatches(compilation, plain, cut, fewest, below)
+        if compilation.excess(found) <= 0 and found.microbatch is not None and compilation.seconds(found) < below:
+            attempt.found, below, fewest = found, (1 - WORTH) * compilation.seconds(found), found.microbatch.count // 2
+        if below < math.inf and least >= below:
+            return  # later cuts repeat more
+        splits.append((found, cut))
+    if below < math.inf:
+        return
+    splits.sort(key=lambda each: compilation.excess(each[0]))
+    near = [split for split in splits[1:] if split[0].plan.total <= FAR * compilation.budget(split[0])]
+    attempt.found = min([attempt.found, *(nearest for nearest, _ in splits)], key=compilation.excess)
+    for _, cut in splits[:1] + near:  # a stop before the last count may have been wrong
+        for found in compilation.within(plain, compilation.fit(quick=True), Microbatch(cut, batch_of(compilation.graph, cut))):
+            attempt.found = min(attempt.found, found, key=compilation.excess)
+            if compilation.excess(found) <= 0:
+                return
 
 
 def _smaller(compilation: _Compilation, found: CompiledNet) -> CompiledNet:
-    """Return the smallest plan that some aims between a limit and the plan nearest to it reach, for a message: an aim that is too low reaches less."""
-    low = max(1, compilation.budget(found))
-    for _ in range(NAMING_AIMS if compilation.may_recompute else 0):
+    """Return the smallest plan that some aims below the plan nearest to a limit reach, for a message: an aim that is too low reaches less."""
+    low = max(1, compilation.budget(found), max((sum(map(_recycled, {*launch.refs(*Access)})) for launch in found.recording.schedule), default=0) // 2)
+    attempts = min(NAMING_AIMS, NAMING_LAUNCHES // max(1, len(found.recording.schedule)))
+    for _ in range(attempts if compilation.may_recompute else 0):
         fit = compilation.fit(quick=True)
         fit.limit = aim = math.isqrt(low * max(1, found.plan.total))
-        other = compilation.compiled(fit, found.microbatch)
-        found = min(found, other, key=compilation.excess)
+        found = min(found, compilation.compiled(fit, found.microbatch), key=compilation.excess)
         if not fit.keeps_limit:
             low = aim
     return found
+
+
+def _recycled(ref: Ref) -> int:
+    return 0 if ref.persistent else ref.nbytes
 
 
 def may_host(options: NetOptions, target: Target) -> list[Role]:
@@ -143,39 +230,8 @@ def may_host(options: NetOptions, target: Target) -> list[Role]:
     return [Role.HISTORY, *([Role.GRADIENT] if options.hold_gradients and not read else [])]
 
 
-def _kept_limit(compilation: _Compilation, plain: CompiledNet) -> tuple[CompiledNet, bool]:
-    """Reduce the memory of a net that is too large, by recomputation and then by microbatches.
-
-    Return the first result within the limit, or else the smallest one, and whether a split of the batch was tried.
-    """
-    if not compilation.may_recompute:
-        return plain, False
-    attempts = [plain]
-    hopeless = compilation.budget(plain) <= 0  # fixed bytes alone exceed the limit: the smallest plan is only to be named
-    for found in compilation.within(plain, compilation.fit(quick=hopeless)):
-        attempts.append(found)
-        if compilation.excess(found) <= 0:
-            return found, False
-    places = cuts(compilation.graph, compilation.options.keeps) if not (compilation.options.debug or compilation.graph.message.debug_info) else []
-    splits = [(plain, cut) for cut in places[-1:] if hopeless]
-    for cut in () if hopeless else places:
-        found = _in_microbatches(compilation, plain, cut)
-        if compilation.excess(found) <= 0:
-            return found, True
-        splits.append((found, cut))
-    splits.sort(key=lambda each: compilation.excess(each[0]))
-    attempts += [nearest for nearest, _ in splits]
-    near = [split for split in splits[1:] if split[0].plan.total <= FAR * compilation.budget(split[0])]
-    for _, cut in splits[:1] + near:  # a stop before the last count may have been wrong
-        for found in compilation.within(plain, compilation.fit(quick=True), Microbatch(cut, batch_of(compilation.graph, cut))):
-            if compilation.excess(found) <= 0:
-                return found, True
-            attempts.append(found)
-    return min(attempts, key=compilation.excess), bool(places)
-
-
 def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, int]:
-    """Return a batch size, found by trial, with which the net is within the limit, and the present batch size.
+    """Return the largest of some batch sizes with which the net is within the limit, without microbatches, and the present batch size.
 
     The first is 0 if none of those tried fits or the layers accept no other batch size.
     """
@@ -185,48 +241,36 @@ def _fitting_batch(compilation: _Compilation, found: CompiledNet) -> tuple[int, 
 
     def fits(batch: int) -> bool:
         infer_shapes(compilation.graph, {top: (batch, *shape[1:]) if shape[:1] == (present,) else shape for top, shape in inputs.items()})
-        smaller = compilation.compiled()
-        attempts = compilation.within(smaller, compilation.fit(quick=True)) if compilation.may_recompute else ()
-        return any(compilation.excess(each) <= 0 for each in itertools.chain([smaller], attempts))
+        attempts = compilation.within(found, compilation.fit(quick=True)) if compilation.may_recompute else [compilation.compiled()]
+        return any(compilation.excess(each) <= 0 for each in itertools.islice(attempts, BATCH_ATTEMPTS))
 
     try:
         size = present * max(0.0, compilation.budget(found) / max(1, found.plan.total))  # recycled memory grows with the batch
-        tried = dict.fromkeys(int(size * share) for share in BATCH_SHARES)
-        return next((batch for batch in tried if 0 < batch < present and fits(batch)), 0), present
+        fitting, above, batch = 0, present, int(AIM_SHARE * size)
+        for _ in range(BATCHES):
+            if not fitting < batch < above or above <= BATCH_NEAR * fitting:
+                break
+            if fits(batch):
+                fitting = batch
+            else:
+                above = batch
+            batch = math.isqrt(fitting * above) if fitting else int(BATCH_SHARE * batch)
+        return fitting, present
     except Error:
         return 0, present
     finally:
         infer_shapes(compilation.graph, shapes)
 
 
-def _in_microbatches(compilation: _Compilation, plain: CompiledNet, cut: int) -> CompiledNet:
-    """Split the layers up to `cut` into microbatches. Return the split within the limit with the least predicted time, or else the nearest to it.
+def _in_microbatches(compilation: _Compilation, plain: CompiledNet, cut: int, fewest: int, below: float) -> tuple[CompiledNet, float]:
+    """Split the layers up to `cut` into at least `fewest` microbatches. Return the fastest split within the limit, or else the nearest to it.
 
+    The number is the least time that any of these splits takes without recomputation. Splits for which it is `below` seconds or more are not searched.
     `plain`: the net without a split.
     """
     batch = batch_of(compilation.graph, cut)
-    counts = [count for count in range(2, batch + 1) if batch % count == 0]
     tried: dict[int, CompiledNet] = {}
-    searches: dict[int, Fit] = {}
-
-    def within(count: int) -> CompiledNet:
-        return min(compilation.within(plain, searches[count], Microbatch(cut, count)), key=compilation.excess)
-
-    def fits(count: int) -> bool:
-        if count not in tried:
-            searches[count] = compilation.fit(quick=True)
-            tried[count] = within(count)
-        return compilation.excess(tried[count]) <= 0
-
-    def fastest(some: Sequence[int]) -> CompiledNet:
-        fitting = []
-        for count in filter(fits, some):
-            searches[count].quick = False
-            thorough = within(count)
-            fitting.append(thorough if compilation.excess(thorough) <= 0 else tried[count])
-            if searches[count].keeps_all:
-                break  # more microbatches have nothing to save
-        return min(fitting, key=lambda found: found.predicted(compilation.target.rates).seconds)
+    best, least = None, math.inf
 
     def may_fit_after(many: int) -> bool:
         """Whether a count above `many` may fit: memory is about a constant, and a part that falls with the count."""
@@ -236,12 +280,30 @@ def _in_microbatches(compilation: _Compilation, plain: CompiledNet, cut: int) ->
         constant = (many * compilation.excess(tried[many]) - few * compilation.excess(tried[few])) / (many - few)
         return constant <= CONSTANT_SHARE * compilation.budget(plain)
 
-    for index, count in enumerate(counts):  # from the fewest: schedules of many microbatches are long
-        if fits(count):
-            return fastest(counts[index : index + COUNTS])
-        if not may_fit_after(count):
+    for count in range(max(2, fewest), batch + 1):  # from the fewest: schedules of many microbatches are long
+        if batch % count:
+            continue
+        search = compilation.fit(quick=True, below=below)
+        found = min(compilation.within(plain, search, Microbatch(cut, count)), key=compilation.excess)
+        before, least = least, min(least, search.least)
+        if search.least >= below:
+            if search.least >= before:
+                break
+            continue
+        tried[count] = found
+        if compilation.excess(found) > 0:
+            if best is not None or not may_fit_after(count):
+                break
+            continue
+        if not search.keeps_all:
+            search.quick = False
+            thorough = [each for each in compilation.within(plain, search, Microbatch(cut, count)) if compilation.excess(each) <= 0]
+            found = min([found, *thorough], key=compilation.seconds)
+        if best is not None and compilation.seconds(found) >= (1 - WORTH) * compilation.seconds(best):
+            best = min(best, found, key=compilation.seconds)
             break
-    return min(tried.values(), key=compilation.excess, default=plain)
+        best = found
+    return best or min(tried.values(), key=compilation.excess, default=plain), least
 
 
 @dataclass(frozen=True)
@@ -266,10 +328,16 @@ class _Compilation:
         """Whether shapes depend on data. Then values are copied from one recording to the next, which must keep the same ones."""
         return any(node.layer.measures(node.tops) for node in self.graph.nodes)
 
+    @property
+    def may_keep(self) -> bool:
+        """Whether values may be kept that are cheap to recompute, because that is faster: on a GPU with its own memory."""
+        own = not (self.target.is_cpu or self.target.unified_memory)
+        return own and self.options.recompute == "auto" and self.options.backward and self.may_recompute and not self.measures
+
     def kept(self) -> CompiledNet | None:
         """Return the plan that keeps all values for backward, if it may be chosen and a GPU's own memory has room for it."""
         options, target = self.options, self.target
-        if options.recompute != "auto" or not options.backward or target.is_cpu or target.unified_memory or not self.may_recompute or self.measures:
+        if not self.may_keep:
             return None
         found = self.compiled(keep=True)
         allowed = min(target.global_memory // KEEP_PART, target.available_memory, target.global_memory if options.limit is None else options.limit)
@@ -284,27 +352,39 @@ class _Compilation:
         """Return the bytes by which a plan exceeds the limit."""
         return found.plan.total - self.budget(found)
 
-    def fit(self, quick: bool = False) -> Fit:
+    def seconds(self, found: CompiledNet) -> float:
+        """Return the predicted time of a run."""
+        return found.predicted(self.target.rates).seconds
+
+    def fit(self, quick: bool = False, below: float = math.inf) -> Fit:
         """Return the search for values to compute again or to copy to the host. `within` sets its limit."""
-        return Fit(0, self.target.rates, self.target.alignment, quick)
+        return Fit(0, self.target.rates, self.target.alignment, quick, below)
 
     def within(self, similar: CompiledNet, fit: Fit, microbatch: Microbatch | None = None) -> Iterator[CompiledNet]:
         """Yield plans, up to the first one within the limit, or one whose aim no choice reaches.
 
         The first aim is what the limit leaves of a similar net; its fixed bytes may differ a little.
         """
-        fit.limit = self.budget(similar)
+        aim = self.budget(similar)
+        reached, missed = math.inf, 0  # the least aim that a choice reaches although its plan is too large, and the largest that none reaches
         for _ in range(AIMS):
+            fit.limit = aim
             found = self.compiled(fit, microbatch)
             yield found
             room = self.budget(found)
-            if found.plan.total <= room or (not fit.keeps_limit and room <= fit.limit):
+            if found.plan.total <= room or (not fit.keeps_limit and room <= aim):
                 return
-            fit.limit = int(fit.limit * AIM_SHARE * room / found.plan.total) if fit.keeps_limit else room
+            if fit.keeps_limit:
+                reached, aim = aim, int(aim * AIM_SHARE * room / found.plan.total)
+            else:
+                missed, aim = aim, room
+            if missed and reached < math.inf:
+                if reached <= (1 + NEAR) * missed:
+                    return
+                aim = aim if missed < aim < reached else (missed + int(reached)) // 2
 
     def compiled(self, fit: Fit | None = None, microbatch: Microbatch | None = None, keep: bool = False) -> CompiledNet:
         options, switches = self.options, self.switches
-        alignment, slab_limit = (1, 1) if switches.separate else (self.target.alignment, self.target.max_allocation)
         free = not options.apart
         fuse, share = options.fuse and switches.fuse and free, switches.share and free
         recomputes = options.recompute != "none" and free and not keep
@@ -320,10 +400,17 @@ class _Compilation:
         schedule, applied = optimise(recording.schedule, passes)
         if schedule is not recording.schedule:
             recording = _renumber(recording, schedule)
-        placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share)
-        if switches.verify and (both := overlap(placed)) is not None:
+        enough = None if fit is None or options.limit is None else options.limit - options.beside - fixed_bytes([schedule])
+        return CompiledNet(recording, self.placed(schedule, enough), options, self.update, microbatch, tuple(applied))
+
+    def placed(self, schedule: Schedule, enough: int | None = None) -> MemoryPlan:
+        """Return the plan of a schedule. `enough`: the bytes that it may have; it need not be smaller."""
+        alignment, slab_limit = (1, 1) if self.switches.separate else (self.target.alignment, self.target.max_allocation)
+        share = self.switches.share and not self.options.apart
+        placed = plan(schedule, alignment=alignment, slab_limit=slab_limit, gradient_slab=self.target.gradient_slab, share=share, enough=enough)
+        if self.switches.verify and (both := overlap(placed)) is not None:
             raise InvalidSchedule(f"the plan gives {both[0].ref} and {both[1].ref} the same memory at the same time")
-        return CompiledNet(recording, placed, options, self.update, microbatch, tuple(applied))
+        return placed
 
 
 def _renumber(recording: Recording, schedule: Schedule) -> Recording:

@@ -52,7 +52,8 @@ class Rates:
     `flops`: float multiply-adds in FLOP/s, two each. `bandwidth`: bytes/s of a copy in memory, which counts read and written bytes.
     `launch`: seconds of a launch that does nothing, in a sequence of launches. `enqueue`, `operand`: as multiples of `launch`, the time that the host
     takes to enqueue a launch of a net, and more for each operand. `to_host`, `from_host`: bytes/s between the device and pinned memory of the host;
-    0: they share their memory. `costs`: by the name of a kernel and its variant. Others have those of PRODUCT if they have FLOPs, else those of OTHER.
+    0: they share their memory. `room`: bytes that measuring them took; plans with a lower limit have the speeds that ocaffe assumes of the device.
+    `costs`: by the name of a kernel and its variant. Others have those of PRODUCT if they have FLOPs, else those of OTHER.
     """
 
     flops: float = 5e10
@@ -62,6 +63,7 @@ class Rates:
     operand: float = 0.1
     to_host: float = 0.0
     from_host: float = 0.0
+    room: int = 0
     costs: Mapping[str, Cost] = field(default_factory=dict)
 
     def step(self, schedule: Iterable[Launch]) -> float:

@@ -78,11 +78,14 @@ class Limits:
         return self.gradients if index == 0 and self.gradients else self.slab
 
 
-def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, gradient_slab: int = 0, share: bool = True) -> MemoryPlan:
+def plan(
+    schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62, gradient_slab: int = 0, share: bool = True, enough: int | None = None
+) -> MemoryPlan:  # fmt: skip
     """Place the recyclable Refs of `schedule`. `share=False` gives every Ref memory of its own (OCAFFE_DEBUG=plan=none).
 
     A slab holds at most `slab_limit` bytes. A larger Ref gets a slab of its own; if the device refuses it, the caller reports that.
-    `gradient_slab`: see Target.
+    `gradient_slab`: see Target. `enough`: the bytes that a plan may have. One that has no more, or cannot be so small, is not improved: that takes most
+    of the time.
     """
     limits = Limits(slab_limit, gradient_slab)
     lives = lifetimes(schedule, alignment)
@@ -98,7 +101,8 @@ def plan(schedule: Schedule, *, alignment: int = 256, slab_limit: int = 1 << 62,
         if best[0].total <= bound:
             break
     assert best is not None
-    placement = _improve(*best, bound, limits) if share else best[0]
+    improves = share and (enough is None or bound <= enough < best[0].total)
+    placement = _improve(*best, bound, limits) if improves else best[0]
     stored = lifetimes(schedule, alignment, on_host=True)
     on_host = _place(sorted(stored, key=ORDERS["size"]), Limits(LARGEST_IMPORT, 0))
     return MemoryPlan({**placement.places, **on_host.places}, placement.slabs, lives, bound, peak, on_host.slabs, stored)

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ocaffe import proto
 from ocaffe.errors import NoRoom, shape_text
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.launch import Schedule, Transfer, roots
@@ -90,7 +91,7 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
     fixed, (fits, present) = fixed_bytes([schedule]) + beside, batch
     return NoRoom(
         Lines(
-            f"the {'TRAIN' if any(launch.phase == 'backward' for launch in schedule) else 'TEST'} net needs {size_text(fixed + plan.total)}, "
+            f"the {proto.Phase.Name(graph.phase)} net needs {size_text(fixed + plan.total)}, "
             f"{size_text(limit)} are allowed",
             f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(plan.total)} {tried}",
             f"  largest: {names}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ocaffe.ir.launch import Access, Schedule
+from ocaffe.ir.launch import Access, Launch, Schedule
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.tensor import Ref
 from ocaffe.memory.plan import lifetimes
@@ -87,6 +87,15 @@ class Estimate:
 
     def refs(self, numbers: Collection[int]) -> set[Ref]:
         return {self.roots[index] for index in numbers}
+
+    def narrowest(self, schedule: Schedule) -> int:
+        """The bytes that the largest launch accesses. An output may take the memory of a dying input."""
+        return max((self._accessed(step, launch) for step, launch in enumerate(schedule)), default=0)
+
+    def _accessed(self, step: int, launch: Launch) -> int:
+        roots = {ref.root for ref in launch.refs(*Access)}
+        shared = max((int(self.size[result]) for _, result in self.pairs_at.get(step, ())), default=0)
+        return sum(int(self.size[self.number[root]]) for root in roots if root in self.number) - shared
 
     # -- one choice --------------------------------------------------------------------------------------------------------
 

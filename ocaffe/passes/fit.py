@@ -6,6 +6,7 @@ exchanged for the other way, if the limit still holds and the predicted time is 
 """
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -47,13 +48,16 @@ class Choice:
 class Fit:
     """The two passes that keep a limit of `limit` bytes: `choose_to_fit` chooses, `offload_to_fit` adds the copies once launches are fused.
 
-    `quick`: take the first choice within the limit. Attempts for the same launches may have other limits: each begins with the choice of the one before.
+    `quick`: take the first choice within the limit. `below`: keep all values, if that alone takes so many seconds. `least`: the seconds with all values kept.
+    Attempts for the same launches may have other limits: each begins with the choice of the one before.
     """
 
     limit: int
     rates: Rates
     alignment: int = 256
     quick: bool = False
+    below: float = math.inf
+    least: float = 0.0
     choice: Choice | None = None
     offloaded: set[Ref] = field(default_factory=set)
 
@@ -71,7 +75,11 @@ class Fit:
         """Choose, and return the schedule with the launches that compute values again; if nothing keeps the limit, that with the fewest live bytes."""
         schedule = grouped(schedule)
         estimate = Estimate(schedule, self.rates, self.limit, self.alignment)
-        self.choice = choice = choose(estimate, schedule, self.limit, self.rates, self.quick, self.choice)
+        self.least = float(estimate.begin[-1])
+        if self.least >= self.below:
+            return expanded(schedule)
+        aim = max(self.limit, estimate.narrowest(schedule))  # a search for less than a launch accesses reaches less
+        self.choice = choice = choose(estimate, schedule, aim, self.rates, self.quick, self.choice)
         self.offloaded = estimate.refs(choice.stored)
         plan = estimate.plan
         plan.dropped, plan.kept = estimate.refs(choice.dropped), estimate.refs(choice.kept)

@@ -18,6 +18,7 @@ from ocaffe.errors import Error, NoRoom
 from ocaffe.graph.build import build, infer_shapes
 from ocaffe.graph.options import NetOptions, Recompute
 from ocaffe.graph.parameters import ParameterGroup
+from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import gemm_gpu
 from ocaffe.memory.report import fixed_bytes
@@ -317,3 +318,32 @@ def test_nothing_to_recycle_is_refused_plainly() -> None:
     graph = build(text_format.Parse(text, proto.NetParameter()), proto.TEST)
     with pytest.raises(NoRoom, match="are allowed"):
         compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(limit=10), Switches())
+
+
+def test_a_refusal_names_the_phase_of_the_net() -> None:
+    for phase in ("TRAIN", "TEST"):
+        graph = build(deep_solver().net_param, proto.Phase.Value(phase))
+        with pytest.raises(NoRoom, match=f"the {phase} net needs"):
+            compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(limit=10), Switches())
+
+
+def test_a_refusal_tells_that_it_looks_for_the_smallest_plan(capfd: pytest.CaptureFixture[str]) -> None:
+    graph = build(deep_solver().net_param, proto.TRAIN)
+    with pytest.raises(NoRoom):
+        compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(backward=True, limit=100_000), Switches())
+    assert "no plan was found within 97.7 KiB; ocaffe looks for the smallest one" in capfd.readouterr().err
+
+
+def test_low_limits_have_assumed_speeds_whatever_was_measured() -> None:
+    """Else a plan would depend on what the cache holds."""
+    graph = build(deep_solver().net_param, proto.TRAIN)
+    free = compile_net(graph, ParameterGroup(graph.params), Target(), NetOptions(backward=True, recompute="none"), Switches())
+    limit = fixed_bytes([free.recording.schedule]) + int(0.6 * free.plan.total)
+
+    def planned(rates: Rates) -> list[str]:
+        found = compile_net(graph, ParameterGroup(graph.params), Target(rates=rates), NetOptions(backward=True, limit=limit), Switches())
+        return [f"{launch.layer} {launch.what} {launch.recomputed}" for launch in found.recording.schedule]
+
+    linked = Rates(flops=1e9, bandwidth=1e9, launch=1e-6, to_host=1e11, from_host=1e11)
+    expected = planned(assumed(Target()))
+    assert planned(replace(linked, room=limit + 1)) == expected != planned(replace(linked, room=limit))
