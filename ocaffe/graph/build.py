@@ -229,6 +229,7 @@ class _Builder:
         layer.check_sizes([wanted.shape for wanted in blobs], "a parameter")
         fact = f"{len(specs)} param given, but {layer.param.type} has {len(blobs)} parameter blobs here"
         layer.check(len(specs) <= len(blobs), fact, f"remove the last {len(specs) - len(blobs)} param" + ("; bias_term is false" if len(blobs) == 1 else ""))
+        _check_rounding(layer)
         for index, wanted in enumerate(blobs):
             spec = proto.ParamSpec()
             if index < len(specs):
@@ -344,3 +345,11 @@ def mark_backward(graph: Graph, force: bool, log: Log) -> None:
             node.propagate = [old or node.layer.force_backward(i) for i, old in enumerate(node.propagate)]
     for parameter in graph.params:
         parameter.propagate = force or parameter.learned
+
+
+def _check_rounding(layer: AbstractLayer) -> None:
+    """Raise the layer's error if it is to round its weights, and cannot."""
+    if layer.param.HasField("weight_quantization_param"):
+        bits = layer.param.weight_quantization_param.bits
+        layer.check(layer.weight_outputs() is not None, "weight_quantization_param is given, but the layer is no product of weights", "remove it")
+        layer.check(2 <= bits <= 16, f"weight_quantization_param has bits: {bits}", "set bits from 2 to 16; chips have 8 or 16")

@@ -14,6 +14,7 @@ from ocaffe.graph.fuse_layers import fused_nodes
 from ocaffe.graph.microbatch import MicrobatchedLayers
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import MAX_ROWS_BYTES, PARAMETER_ALIGNMENT, Flush, ParameterGroup
+from ocaffe.graph.rounded_weights import RoundedWeights
 from ocaffe.ir.graph import Blob, Graph, Node, Parameter
 from ocaffe.ir.launch import Schedule
 from ocaffe.ir.recorder import Recorder
@@ -82,6 +83,7 @@ class _NetRecorder:
         self.rec = Recorder(target, train=options.backward, seed=graph.seed, accumulate_gradients=options.accumulate, fuse=options.fuse,
                             prepack_weights=options.prepack_weights, statistics_ranks=options.statistics_ranks,
                             on_host=options.on_host)  # fmt: skip
+        self.rounded = RoundedWeights(self.rec)
         self.outputs = {*graph.outputs, *(top for node in graph.nodes for top in node.tops if top.loss_weight)}
         self.debug = DebugInfo() if options.debug else None
         self.microbatched = MicrobatchedLayers(graph, options.microbatch) if options.microbatch is not None else None
@@ -169,7 +171,8 @@ class _NetRecorder:
                     top.data = Ref(top.name, top.shape, Role.ACTIVATION)
                 pointwise(self.rec, "y0 = 0", writes=[top.data])
         else:
-            node.layer.forward(self.rec, node.bottoms, node.tops)
+            with self.rounded.read_by(node, forward=True):
+                node.layer.forward(self.rec, node.bottoms, node.tops)
             if self.rec.train and phase == "forward":
                 self.check_labels(node)
         for top in node.tops:
@@ -342,7 +345,8 @@ class _NetRecorder:
             if node.unfit is not None:
                 pointwise(rec, "y0 = 0", writes=[bottom.diff])
         if not _idle(node):  # else the gradients of its parameters are set to zero at the end
-            node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
+            with self.rounded.read_by(node, forward=False):
+                node.layer.backward(rec, node.tops, node.bottoms, node.propagate)
         for bottom in wanted:
             if bottom.diff is not None and self.is_diff_observed(bottom):
                 bottom.diff.root.persist = True

@@ -28,6 +28,14 @@ class ParamBlob:
     learned: bool = True
 
 
+@dataclass(frozen=True)
+class WeightOutputs:
+    """The weights of a product, seen with another shape in which the outputs are the axes `kept`."""
+
+    shape: Shape
+    kept: tuple[int, ...]
+
+
 class AbstractLayer:
     """Class data declare; methods compute; a layer owns no device memory.
 
@@ -102,6 +110,10 @@ class AbstractLayer:
     def measures(self, tops: Sequence[Blob]) -> bool:
         """Whether `forward` calls rec.measure, because the shapes of the tops depend on data; called after infer."""
         return False
+
+    def weight_outputs(self) -> WeightOutputs | None:
+        """The weights by output, of a product; called after infer. None: the layer is no product, so that it cannot round its weights."""
+        return None
 
     def flops(self) -> int:
         """Floating point operations of the products in forward; called after infer."""

@@ -16,6 +16,7 @@ from ocaffe.ir.graph import Blob
 from ocaffe.ir.layer import AbstractLayer
 from ocaffe.ir.layer import Arity as Arity
 from ocaffe.ir.layer import ParamBlob as ParamBlob
+from ocaffe.ir.layer import WeightOutputs as WeightOutputs
 from ocaffe.ir.tensor import Shape
 from ocaffe.onnx.graph import OnnxGraph
 

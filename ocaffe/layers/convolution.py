@@ -13,7 +13,7 @@ from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
-from ocaffe.layers.base import Arity, Layer, ParamBlob, once_or, register, times
+from ocaffe.layers.base import Arity, Layer, ParamBlob, WeightOutputs, once_or, register, times
 from ocaffe.layers.window import FORKS, bounded, forked
 from ocaffe.onnx.graph import OnnxGraph
 
@@ -186,6 +186,10 @@ class Filters(Layer):
         param, g = self.own(), self.geometry
         weight = ParamBlob((g.num_output, g.group_channels, *self.window.kernel), param.weight_filler)
         return [weight, ParamBlob((self.channels_out,), param.bias_filler)] if self.has_bias() else [weight]
+
+    def weight_outputs(self) -> WeightOutputs:
+        g = self.geometry
+        return WeightOutputs((g.num_output, g.group_channels * math.prod(self.window.kernel)), (0,))
 
     def flops(self) -> int:
         return self.geometry.flops * len(self.param.top)

@@ -1,12 +1,14 @@
 """Deconvolution (transposed convolution) over any number of axes."""
 from __future__ import annotations
 
+import math
+
 from ocaffe.errors import shape_text
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
-from ocaffe.layers.base import register
+from ocaffe.layers.base import WeightOutputs, register
 from ocaffe.layers.convolution import Filters
 
 
@@ -33,6 +35,10 @@ class Deconvolution(Filters):
 
     def walked(self, batch: int, channels: int, outputs: int, group: int, size: Axes, out: Axes) -> ConvGeometry:
         return ConvGeometry(batch, outputs, channels, group, out, size, *self.steps(out))
+
+    def weight_outputs(self) -> WeightOutputs:
+        g = self.geometry  # of a convolution: its outputs are the channels here
+        return WeightOutputs((g.group, g.num_output // g.group, g.group_channels, math.prod(self.window.kernel)), (0, 2))
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
         convolution.backward_data(rec, self.geometry, x, w, y, bias)

@@ -10,7 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.matmul.gemm import gemm
-from ocaffe.layers.base import Layer, ParamBlob, register
+from ocaffe.layers.base import Layer, ParamBlob, WeightOutputs, register
 from ocaffe.onnx.graph import OnnxGraph
 
 
@@ -41,6 +41,9 @@ class InnerProduct(Layer):
         shape = (self.inputs, self.outputs) if param.transpose else (self.outputs, self.inputs)
         weight = ParamBlob(shape, param.weight_filler)
         return [weight, ParamBlob((self.outputs,), param.bias_filler)] if param.bias_term else [weight]
+
+    def weight_outputs(self) -> WeightOutputs:
+        return WeightOutputs((self.inputs, self.outputs), (1,)) if self.own().transpose else WeightOutputs((self.outputs, self.inputs), (0,))
 
     def flops(self) -> int:
         return 2 * self.rows * self.inputs * self.outputs

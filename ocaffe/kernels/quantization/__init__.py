@@ -1,0 +1,1 @@
+"""Integers of chips: histograms of values, from which their scales are chosen."""

@@ -1,0 +1,117 @@
+"""Choose the grid of each value: the method whose rounding changes the products that read the value least."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.convert.caffe.net import Net
+from ocaffe.layers.base import layer_type
+from ocaffe.quantize.counts import Counts
+from ocaffe.quantize.grid import Grid, grid
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.observe import Tell, running
+from ocaffe.quantize.places import Place
+from ocaffe.quantize.scheme import Scheme
+from ocaffe.quantize.simulate import copied, fake_quantize
+from ocaffe.quantize.table import Entry
+from ocaffe.quantize.thresholds import METHODS, squared_error
+
+AUTO = "auto"
+
+
+def choose(
+    net: Net, at: Sequence[Place], counts: Mapping[str, Counts], scheme: Scheme, method: str, images: Images, device: Any = None,
+    tell: Tell = lambda done: None,
+) -> dict[str, Entry]:  # fmt: skip
+    """Return the grid of each place. `images`: those on which `auto` measures the error of the outputs; another method needs none."""
+    candidates = {place.value: _candidates(counts[place.value], scheme, method) for place in at}
+    errors = _errors(net, at, candidates, images, device, tell) if method == AUTO else {}
+    found = {}
+    for place in at:
+        value, own = counts[place.value], candidates[place.value]
+        power = value.moment(2) or 1.0
+        # Without a product that reads the value, its own squared error decides.
+        measured = errors.get(place.value) or {name: squared_error(value, on) / power for name, on in own.items()}
+        best = min(own, key=lambda name: measured[name])
+        found[place.value] = Entry(place.layer, own[best], best, value.low, value.high, float(measured[best]))
+    return found
+
+
+def _candidates(counts: Counts, scheme: Scheme, method: str) -> dict[str, Grid]:
+    """Return the different grids of the methods, each by the first method that gives it."""
+    names = list(METHODS) if method == AUTO else [method]
+    found = dict[str, Grid]()
+    for name in names:
+        made = grid(*METHODS[name](counts, scheme), scheme)
+        if made not in found.values():
+            found[name] = made
+    return found
+
+
+def _errors(
+    net: Net, at: Sequence[Place], candidates: Mapping[str, Mapping[str, Grid]], images: Images, device: Any, tell: Tell
+) -> dict[str, dict[str, float]]:
+    """Return the mean squared error of the products that read a value, by value and method, as a share of the mean square of their outputs.
+
+    A product is linear. So its error is its output for the rounding error of the value, without its bias.
+    """
+    made = copied(net)
+    for layer in made.layers:
+        if any(layer.name in place.readers for place in at):
+            _name_weights(layer)
+    probes, sums = list[Any](), dict[tuple[str, str], list[tuple[str, str]]]()  # of a value and a method: the outputs of readers, and the sums of squares
+    arrays = dict(made.weights())
+    for place in at:
+        for method, on in candidates[place.value].items() if len(candidates[place.value]) > 1 else ():
+            for name in place.readers:
+                reader = next(layer for layer in made.layers if layer.name == name)
+                stem, value = f"{place.value}/{method}/{name}", reader.bottom[0]  # perhaps behind layers that move values
+                rounding, arrays[f"{stem}/grid"] = fake_quantize(f"{stem}/grid", value, f"{stem}/rounded", on)
+                error = proto.LayerParameter(name=f"{stem}/error", type="Eltwise", bottom=[f"{stem}/rounded", value], top=[f"{stem}/error"])
+                error.eltwise_param.operation = proto.EltwiseParameter.SUM
+                error.eltwise_param.coeff[:] = [1, -1]
+                probes += [rounding, error, *_squares(reader, f"{stem}/error", stem)]
+                sums.setdefault((place.value, method), []).append((reader.top[0], probes[-1].top[0]))
+    outputs = list(dict.fromkeys(output for pairs in sums.values() for output, _ in pairs))
+    probes += [_sum_of_squares(output, f"{output}/power") for output in outputs]
+    totals = dict.fromkeys([*(top for pairs in sums.values() for _, top in pairs), *(f"{output}/power" for output in outputs)], 0.0)
+    if not totals:
+        return {}
+    with running(images.message(made, probes), arrays, list(totals), device) as run:
+        for done in images.run(run):
+            for top in totals:
+                totals[top] += float(np.asarray(run.blobs[top].data, np.float64).sum())
+            tell(done)
+    found: dict[str, dict[str, float]] = {}
+    for (value, method), pairs in sums.items():
+        found.setdefault(value, {})[method] = sum(totals[top] / max(totals[f"{output}/power"], 1e-30) for output, top in pairs)
+    return found
+
+
+def _name_weights(layer: Any) -> None:
+    """Give the weights of a product a name, by which other layers share them."""
+    if not layer.param:
+        layer.param.add()
+    if not layer.param[0].name:
+        layer.param[0].name = f"{layer.name}/weights"
+
+
+def _squares(reader: Any, bottom: str, stem: str) -> list[Any]:
+    """Return a product like `reader`, with its weights and without its bias, on another bottom, and the sum of its squares."""
+    product = proto.LayerParameter()
+    product.CopyFrom(reader)
+    product.name, product.bottom[:], product.top[:] = stem, [bottom], [f"{stem}/product"]
+    del product.param[1:]
+    own = product.inner_product_param if layer_type(reader) == "InnerProduct" else product.convolution_param
+    own.bias_term = False
+    return [product, _sum_of_squares(f"{stem}/product", f"{stem}/squares")]
+
+
+def _sum_of_squares(bottom: str, top: str) -> Any:
+    layer = proto.LayerParameter(name=top, type="Reduction", bottom=[bottom], top=[top])
+    layer.reduction_param.operation = proto.ReductionParameter.SUMSQ
+    layer.reduction_param.axis = 0
+    return layer

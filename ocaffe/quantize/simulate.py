@@ -1,0 +1,112 @@
+"""A net that rounds as the chip does: FakeQuantize layers behind values, and products that round their weights."""
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.convert.caffe.net import Net
+from ocaffe.errors import Error, names_text
+from ocaffe.quantize.grid import Grid
+from ocaffe.quantize.scheme import Scheme
+from ocaffe.quantize.table import Table
+
+SUFFIX = "/grid"  # of the name of a FakeQuantize layer, behind the name of its value
+
+
+def copied(net: Net) -> Net:
+    """Return a net that passes may change. The arrays are shared."""
+    layers = []
+    for layer in net.layers:
+        own = proto.LayerParameter()
+        own.CopyFrom(layer)
+        layers.append(own)
+    made = Net(layers, {name: list(arrays) for name, arrays in net.arrays.items()}, list(net.outputs), dict(net.shapes), dict(net.blobs), set(net.in_place),
+               net.name, net.source_file)  # fmt: skip
+    made.source = net.source
+    return made
+
+
+def fake_quantize(name: str, bottom: str, top: str, grid: Grid, power_of_two: bool = False) -> tuple[Any, list[np.ndarray]]:
+    """Return a FakeQuantize layer and its blobs."""
+    layer = proto.LayerParameter(name=name, type="FakeQuantize", bottom=[bottom], top=[top])
+    param = layer.fake_quantize_param
+    param.least, param.most, param.scale = grid.least, grid.most, grid.scale
+    if grid.zero_point:
+        param.zero_point = grid.zero_point
+    if power_of_two:
+        param.power_of_two = True
+    return layer, [np.array([grid.scale], np.float32)]
+
+
+def simulated(net: Net, table: Table) -> Net:
+    """Return the net with the rounding of a table. Values keep their names: that of a rounded value is the rounded one. Raise Error for unknown values."""
+    made = copied(net)
+    unknown = [name for name in table.values if name not in made.shapes]
+    if unknown:
+        fact = f"the table has {names_text(unknown)}, and the folded net has no such values"
+        raise Error(fact, place=net.source_file or None, fix="give the table of this net, or quantize the net again")
+    for value, entry in table.values.items():
+        round_value(made, value, entry.grid, table.scheme)
+    for layer in made.layers:
+        if layer.name in table.products:
+            set_rounding(layer, table.scheme, 16 if layer.name in table.wide else table.scheme.bits)
+    return made
+
+
+def round_value(net: Net, value: str, grid: Grid, scheme: Scheme) -> None:
+    """Insert the rounding of a value where it is made."""
+    producer = net.producer(value)
+    raw = net.fresh(f"{value}.float")
+    producer.top[:] = [raw if top == value else top for top in producer.top]
+    net.shapes[raw] = net.shapes.pop(value)
+    net.blobs[raw] = net.blobs.get(value, value)
+    layer, arrays = fake_quantize(f"{value}{SUFFIX}", raw, value, grid, scheme.power_of_two)
+    net.insert(layer, arrays, after=producer)
+    net.in_place.add(layer.name)
+
+
+def set_rounding(layer: Any, scheme: Scheme, bits: int) -> None:
+    """Make a product round its weights."""
+    param = layer.weight_quantization_param
+    param.bits = bits
+    if not scheme.per_channel:
+        param.per_channel = False
+    if scheme.power_of_two:
+        param.power_of_two = True
+
+
+def weight_scales(net: Net, layer: Any, array: np.ndarray, scheme: Scheme, bits: int = 8) -> np.ndarray:
+    """Return the scales of a product's weights: one for each output, or one."""
+    by_output, kept = by_outputs(net, layer, array)
+    largest = np.abs(by_output).max(axis=tuple(axis for axis in range(by_output.ndim) if axis not in kept)) if scheme.per_channel else np.abs(array).max()
+    most = np.float32(2 ** (bits - 1) - 1)
+    scales = np.asarray(largest, np.float32).reshape(-1) / most
+    return np.where(scales > 0, 2 ** np.ceil(np.log2(np.maximum(scales, 1e-30))), 0).astype(np.float32) if scheme.power_of_two else scales
+
+
+def by_outputs(net: Net, layer: Any, array: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return the weights of a product with another shape, and its axes of outputs."""
+    form = net.computed(layer).weight_outputs()
+    assert form is not None, f"{layer.type} is no product"
+    return array.reshape(form.shape), form.kept
+
+
+def rounded_weights(net: Net, layer: Any, array: np.ndarray, scheme: Scheme, bits: int = 8) -> np.ndarray:
+    """Return the weights on the grid, as the simulation computes them."""
+    form, kept = by_outputs(net, layer, np.asarray(array, np.float32))
+    scales = weight_scales(net, layer, array, scheme, bits)
+    sizes = [size if axis in kept and scheme.per_channel else 1 for axis, size in enumerate(form.shape)]
+    scale, most = scales.reshape(sizes), np.float32(2 ** (bits - 1) - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rounded = np.where(scale > 0, np.clip(np.rint(form / scale), -most, most) * scale, form)
+    return rounded.reshape(np.shape(array)).astype(np.float32)
+
+
+def without_bodies(net: Net) -> Net:
+    """Return a deep copy of the net, with arrays of its own."""
+    made = copied(net)
+    made.arrays = copy.deepcopy(net.arrays)
+    return made
