@@ -47,6 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Data and formats": {
         "convert": "convert a Caffe model to ONNX, or an ONNX model to Caffe, or weights from or to HDF5",
+        "quantize": "give a trained net the integers of 8 bits that chips have",
         "dataset": "make databases of class folders, of boxes or masks in public formats, of mnist, cifar10 or digits",
     },
     "Caffe's tools": {
@@ -68,9 +69,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "completion": "print a script that completes commands and flags in bash, zsh or fish",
     },
 }
-ON_A_DEVICE = frozenset(
-    ("fit", "predict", "train", "test", "time", "device_query", "compare", "sweep", "tune", "selftest", "report", "extract_features", "classify", "detect")
-)
+ON_A_DEVICE = frozenset({
+    "classify", "compare", "detect", "device_query", "extract_features", "fit", "predict", "quantize", "report", "selftest", "sweep", "test", "time", "train",
+    "tune",
+})  # fmt: skip
 COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
 _LESS = "give a smaller size, batch or file; or end other programs; or raise the limit of memory, if `ulimit -v` shows one"
 INTERRUPTED = 130  # exit status, as of shells

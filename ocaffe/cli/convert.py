@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, stages, state_flags
+from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, shapes_of, stages, state_flags
 from ocaffe.errors import Error, names_text, within
 from ocaffe.evaluation.sidecar import input_text, read_sidecar, sidecar_files
 from ocaffe.shown import command, path_word, say
@@ -19,7 +19,6 @@ from ocaffe.support import log
 from ocaffe.support.files import refuse_other
 from ocaffe.support.kinds import foreign
 from ocaffe.support.progress import heartbeat
-from ocaffe.support.whole import whole
 from ocaffe.zoo.weights import EXPORT_OPTIONS
 
 KINDS = {".prototxt": "prototxt", ".pbtxt": "prototxt", ".caffemodel": "weights", ".h5": "weights", ".hdf5": "weights", ".onnx": "onnx"}
@@ -144,7 +143,7 @@ def import_onnx(options: argparse.Namespace) -> None:
     if exporter and options.for_training:
         fact = f"{exporter}'s exporter has merged batch normalization into the convolutions, so a training would have none"
         raise Error(fact, place=source, fix=f"{EXPORTS[exporter]}, or leave out --for-training")
-    shapes = _shapes(options.shape)
+    shapes = shapes_of(options.shape, "convert")
     imported = import_net(model, source, shapes=shapes, outputs=outputs)
     if options.fold:
         imported.net, imported.blobs = folded(imported.net, imported.blobs)
@@ -281,7 +280,7 @@ def _wanted(options: argparse.Namespace, weights: Sequence[str]) -> Any:
         opset=options.opset, dynamic_batch=options.dynamic_batch, fold=options.fold, fp16=options.fp16,
         raw_detection=options.raw_detection, beside=_beside(weights) if options.bake_preprocessing else None,
         bake=options.bake_preprocessing, activate=options.activate_losses, fillers=options.fillers,
-        cut_at=[name for name in options.cut_at.split(",") if name], shapes=_shapes(options.shape),
+        cut_at=[name for name in options.cut_at.split(",") if name], shapes=shapes_of(options.shape, "convert"),
         level=options.level, stages=stages(options.stage), unknown_fields=options.allow_unknown_fields,
     )  # fmt: skip
 
@@ -429,16 +428,6 @@ def _compared(made: Any, options: argparse.Namespace) -> str:
 def _sizes(exported: Any) -> str:
     sides = ((exported.model.graph.input, "from"), (exported.model.graph.output, "to"))
     return " ".join(f"{word} {', '.join(info.name for info in infos)}" for infos, word in sides)
-
-
-def _shapes(text: str) -> dict[str, tuple[int, ...]]:
-    shapes = {}
-    for part in filter(None, text.split(",")):
-        name, _, sizes = part.rpartition(":")
-        if not name or not all(whole(size) > 0 for size in sizes.split("x")):
-            raise Error(f"--shape has '{part}'", place="ocaffe convert", fix="--shape=BLOB:SIZExSIZEx.., for example --shape=data:1x3x224x224")
-        shapes[name] = tuple(int(size) for size in sizes.split("x"))
-    return shapes
 
 
 # The conversions: the kinds of the files in the order of the arguments, and the function.

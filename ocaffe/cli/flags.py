@@ -260,6 +260,17 @@ def shape_flag(parser: Parser) -> None:
     )  # fmt: skip
 
 
+def shapes_of(text: str, command: str) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a --shape by blob. Raise Error."""
+    shapes = {}
+    for part in filter(None, text.split(",")):
+        name, _, sizes = part.rpartition(":")
+        if not name or not all(whole(size) > 0 for size in sizes.split("x")):
+            raise Error(f"--shape has '{part}'", place=f"ocaffe {command}", fix="--shape=BLOB:SIZExSIZEx.., for example --shape=data:1x3x224x224")
+        shapes[name] = tuple(int(size) for size in sizes.split("x"))
+    return shapes
+
+
 def bad_records_flag(parser: Parser) -> None:
     parser.flag("skip_bad_records", 0, "records of a data layer that may be bad (damaged, no image); each is named, and the next one takes its place")
 

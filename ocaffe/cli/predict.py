@@ -11,10 +11,11 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
-from ocaffe.cli.classify import read_classes, size_of
+from ocaffe.cli.classify import read_classes
 from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.cli.matching import check_match, match_flag
+from ocaffe.cli.preparation import changed, preparation, preparation_flags
 from ocaffe.data.decoding.decode import read_file
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.labels_txt import given_labels
@@ -22,12 +23,9 @@ from ocaffe.errors import Error
 from ocaffe.evaluation.answers import Objects, answers_of, picture_of
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
 from ocaffe.evaluation.objects import BOX, IMAGE, LEAST
-from ocaffe.evaluation.preprocessing import Preprocessing, mean_of, of_layer
-from ocaffe.evaluation.region_images import RegionImages, is_region_detector
+from ocaffe.evaluation.preprocessing import Preprocessing
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.formats.text import read_net
-from ocaffe.formats.upgrade import upgrade_net
-from ocaffe.layers.base import layer_type
 from ocaffe.shown import json_text, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
@@ -35,7 +33,6 @@ from ocaffe.zoo.weights import check_weights
 
 NAME = "predict"
 STDIN = "-"
-GIVEN = ("resize", "mean", "scale")  # flags that replace settings of the data layer
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     net = read_net(model)
     layer = data_layer(net if described == model else read_net(described))
     beside = read_sidecar(weights)
-    settings = _changed(beside[0], options, sidecar_of(weights)) if beside else _settings(net, layer, described, options)
+    settings = changed(beside[0], options, sidecar_of(weights), NAME) if beside else preparation(net, layer, described, options, NAME)
     labels = _labels(options.labels, folder or os.path.dirname(model) or ".", layer) or (beside[1] if beside else [])
     files = list(_files(images))
     if options.annotate:
@@ -116,9 +113,7 @@ def _parser() -> Parser:
     parser.flag("annotate", "", "folder for the images with boxes, or with the colors of regions")
     parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; of "
                                "{file, regions: [{label, index, share}]}; or of {file, text}")  # fmt: skip
-    parser.flag("resize", "", "HEIGHT,WIDTH of the images before the crop; of detectors of regions: SHORTER,LONGEST sides; default: as in the training")
-    parser.flag("mean", "", "mean: a .binaryproto or .npy file, or values separated by commas, blue first; default: as in the training")
-    parser.flag("scale", 0.0, "factor after the mean is subtracted; default: as in the training")
+    preparation_flags(parser)
     device_flags(parser)
     return parser
 
@@ -137,50 +132,6 @@ def _split(options: Any) -> tuple[str, list[str]]:
         fact = "is an image" if os.path.isfile(folder) else folders[os.path.isdir(folder)]
         raise Error(f"{folder} {fact}", place=f"ocaffe {NAME}", fix="begin with the folder OUT of `ocaffe fit`, or give --model NET --weights W")
     return folder, options.inputs[1:]
-
-
-def _settings(net: Any, layer: Any | None, place: str, options: Any) -> Preprocessing | RegionImages:
-    """Return the preprocessing of a data layer. Flags replace its settings. Raise Error if neither says them.
-
-    Nets of py-faster-rcnn have its settings, if nothing says others.
-    """
-    if (layer is None and is_region_detector(upgrade_net(net))) or (layer is not None and layer_type(layer) == "RoIData"):
-        return _changed(RegionImages.of(layer), options, place)
-    shape, resized = _input(net), _size(options)
-    missing = [f"--{name}" for name in GIVEN if not getattr(options, name)]
-    if layer is not None:
-        base = of_layer(layer, shape, resized, place)
-    elif missing or resized is None or shape is None:
-        fact = f"the net has no data layer, and there is no {sidecar_of(options.weights)}, so that the preprocessing of its images is not known"
-        raise Error(fact, place=place, fix=f"give {', '.join(missing)}, or the net of the training as --model")
-    else:
-        base = Preprocessing(shape, resized, np.zeros(1, np.float32))
-    return _changed(base, options, place)
-
-
-def _size(options: Any) -> tuple[int, int] | None:
-    """Return the size of --resize, None without it. Raise Error."""
-    return size_of(options.resize, "resize", NAME) if options.resize else None
-
-
-def _changed(base: Preprocessing | RegionImages, options: Any, place: str) -> Preprocessing | RegionImages:
-    """Return the settings with those of the flags in their place. Raise Error if they contradict each other."""
-    found = _size(options)
-    mean = mean_of(options.mean) if options.mean else base.mean
-    if isinstance(base, RegionImages):
-        if options.scale or mean.shape not in ((1,), (3,)):
-            raise Error("--scale, or --mean with an image, is given for a detector of regions", place=f"ocaffe {NAME}", fix="--mean BLUE,GREEN,RED")
-        side, longest = found or (base.side, base.longest)
-        return RegionImages(side, longest, mean)
-    result = Preprocessing(base.shape, found or base.resized, mean, options.scale or base.scale)
-    result.check(place)
-    return result
-
-
-def _input(net: Any) -> tuple[int, int, int] | None:
-    """Return channels, height and width of the net's input; None if it has data layers."""
-    shapes = [tuple(shape.dim) for layer in upgrade_net(net).layer if layer.type == "Input" for shape in layer.input_param.shape]
-    return shapes[0][1:] if shapes and len(shapes[0]) == 4 else None  # type: ignore[return-value]
 
 
 def _labels(given: str, beside: str, layer: Any | None) -> list[str]:

@@ -47,6 +47,7 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import read_weights
 from ocaffe.graph.options import NetOptions
 from ocaffe.parallel.world import ALONE, World
+from ocaffe.quantize.graft import QUANTIZED_WEIGHTS, quantized_net
 from ocaffe.shown import command, path_word, say
 from ocaffe.solver.average_precision import VERSIONS, Detections
 from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_counts, segmentation_scores
@@ -71,6 +72,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("test", "Score a model.")
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
+    parser.flag("quantized", "", "the folder of `ocaffe quantize`: score its net, which rounds as a chip does, in place of that of --model")
     parser.flag("iterations", ITERATIONS, f"number of batches; default: {ITERATIONS}, with --imdb one for each image")
     parser.set_defaults(iterations=None)
     parser.flag("imdb", "", "a database of annotated images, for a test.prototxt of py-faster-rcnn: its mean average precision")
@@ -89,6 +91,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     state_flags(parser)
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
+    if options.quantized and not options.weights:
+        options.weights = os.path.join(options.quantized, QUANTIZED_WEIGHTS)
     required(options, "weights", "the weights", "test")
     check_outputs("test", (options.model, *options.weights.split(",")), scores=options.scores)
     for flag in ("per-class", "coco"):
@@ -113,6 +117,8 @@ def test(options: argparse.Namespace, world: World) -> None:
     settings = read_configuration(options.cfg) if options.cfg else []
     if options.imdb:
         message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb, trained_regions(file))
+    if options.quantized:
+        message = quantized_net(message, options.quantized, options.level, stages(options.stage, message) or ("",))
     message = batched(configured(upgrade_net(message), proto.TEST, settings=settings) if settings else message, options.batch)
     if options.coco:
         detections_scored(message, options.model)  # before the test

@@ -39,6 +39,7 @@ class RoundedWeights:
 
     def _rounded(self, node: Node, weight: Ref) -> Ref:
         rec, param, form = self.rec, node.layer.param.weight_quantization_param, node.layer.weight_outputs()
+        assert form is not None, "build refuses other layers"
         make = rec.saved if rec.train else rec.scratch
         kept = form.kept if param.per_channel else ()
         sizes = tuple(size if axis in kept else 1 for axis, size in enumerate(form.shape))
@@ -46,7 +47,8 @@ class RoundedWeights:
         whole, axes = weight.view(form.shape), [axis for axis in range(len(form.shape)) if axis not in kept]
         finish = "y0 = v0 > 0 ? exp2(ceil(log2(v0 / most))) : 0" if param.power_of_two else "y0 = v0 / most"
         most = {"most": float(2 ** (param.bits - 1) - 1)}
-        reduce(rec, "v0 = fabs(x0)", reads=[whole], writes=[scale.view(tuple(form.shape[axis] for axis in kept))], axes=axes, op="max", finish=finish, scalars=most)
+        flat = scale.view(tuple(form.shape[axis] for axis in kept))
+        reduce(rec, "v0 = fabs(x0)", reads=[whole], writes=[flat], axes=axes, op="max", finish=finish, scalars=most)
         text = "y0 = x1 > 0 ? fmin(fmax(rint(x0 / x1), -most), most) * x1 : x0"
         pointwise(rec, text, reads=[whole, (scale, 0)], writes=[rounded.view(form.shape)], scalars=most)
         return rounded

@@ -12,6 +12,7 @@ from ocaffe.layers.base import layer_type
 from ocaffe.quantize.counts import Counts
 from ocaffe.quantize.grid import Grid, grid
 from ocaffe.quantize.images import Images
+from ocaffe.quantize.measure import sum_of_squares
 from ocaffe.quantize.observe import Tell, running
 from ocaffe.quantize.places import Place
 from ocaffe.quantize.scheme import Scheme
@@ -76,7 +77,7 @@ def _errors(
                 probes += [rounding, error, *_squares(reader, f"{stem}/error", stem)]
                 sums.setdefault((place.value, method), []).append((reader.top[0], probes[-1].top[0]))
     outputs = list(dict.fromkeys(output for pairs in sums.values() for output, _ in pairs))
-    probes += [_sum_of_squares(output, f"{output}/power") for output in outputs]
+    probes += [sum_of_squares(output, f"{output}/power") for output in outputs]
     totals = dict.fromkeys([*(top for pairs in sums.values() for _, top in pairs), *(f"{output}/power" for output in outputs)], 0.0)
     if not totals:
         return {}
@@ -107,11 +108,5 @@ def _squares(reader: Any, bottom: str, stem: str) -> list[Any]:
     del product.param[1:]
     own = product.inner_product_param if layer_type(reader) == "InnerProduct" else product.convolution_param
     own.bias_term = False
-    return [product, _sum_of_squares(f"{stem}/product", f"{stem}/squares")]
+    return [product, sum_of_squares(f"{stem}/product", f"{stem}/squares")]
 
-
-def _sum_of_squares(bottom: str, top: str) -> Any:
-    layer = proto.LayerParameter(name=top, type="Reduction", bottom=[bottom], top=[top])
-    layer.reduction_param.operation = proto.ReductionParameter.SUMSQ
-    layer.reduction_param.axis = 0
-    return layer

@@ -41,6 +41,8 @@ class Images:
         for layer in self.layers:
             fed = made.layer.add()
             fed.CopyFrom(layer)
+            fed.ClearField("include")
+            fed.ClearField("exclude")
             fed.top[:] = [inputs.get(top, top) for top in layer.top]
         there = {top for layer in made.layer for top in layer.top}
         for layer in body.layer:

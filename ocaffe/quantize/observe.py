@@ -46,15 +46,20 @@ def running(message: Any, arrays: Mapping[str, Sequence[np.ndarray]], keep: Sequ
     """Return a running net with these weights, of which the blobs `keep` are read. Close it. Raise Error for weights that no layer has."""
     made = Running(message, proto.TEST, keep=keep, device=device)
     try:
-        network = made._network
-        lacking = sorted({parameter.layer for parameter in network.graph.params if parameter.layer not in arrays})
-        if lacking:
-            raise Error(f"there are no weights for {names_text(lacking)}", fix="give the weights of this net")
-        for parameter in network.graph.params:
-            array = np.asarray(arrays[parameter.layer][parameter.index], np.float32)
-            network.session.write(parameter.data, array.reshape(parameter.shape))
+        load(made, arrays)
     except BaseException:
         made.close()
         raise
     return made
 
+
+
+def load(net: Running, arrays: Mapping[str, Sequence[np.ndarray]]) -> None:
+    """Give a running net these weights. Raise Error for layers that have none."""
+    network = net._network
+    lacking = sorted({parameter.layer for parameter in network.graph.params if parameter.layer not in arrays})
+    if lacking:
+        raise Error(f"there are no weights for {names_text(lacking)}", fix="give the weights of this net")
+    for parameter in network.graph.params:
+        array = np.asarray(arrays[parameter.layer][parameter.index], np.float32)
+        network.session.write(parameter.data, array.reshape(parameter.shape))

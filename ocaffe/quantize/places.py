@@ -30,10 +30,9 @@ def places(net: Net, scheme: Scheme) -> list[Place]:
     """
     found, on_grid = list[Place](), set[str]()
     for layer in net.layers:
-        if _moves(layer):
-            if layer.bottom and layer.bottom[0] in on_grid:
-                on_grid.update(layer.top)
-                continue
+        if _moves(layer) and layer.bottom and layer.bottom[0] in on_grid:
+            on_grid.update(layer.top)
+            continue
         for value in layer.top:
             if _read_fused(net, scheme, layer, value):
                 continue

@@ -52,7 +52,7 @@ def simulated(net: Net, table: Table) -> Net:
         round_value(made, value, entry.grid, table.scheme)
     for layer in made.layers:
         if layer.name in table.products:
-            set_rounding(layer, table.scheme, 16 if layer.name in table.wide else table.scheme.bits)
+            set_rounding(layer, table.scheme, table.bits(layer.name))
     return made
 
 

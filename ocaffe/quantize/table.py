@@ -29,12 +29,16 @@ class Entry:
 
 @dataclass
 class Table:
-    """`values`: by blob. `products`: the layers that round their weights. `bits`: of the layers that have others than the scheme (--mixed)."""
+    """`values`: by blob. `products`: the layers that round their weights. `wide`: those of them with 16 bits (--mixed)."""
 
     scheme: Scheme
     values: dict[str, Entry] = field(default_factory=dict)
     products: list[str] = field(default_factory=list)
     wide: list[str] = field(default_factory=list)
+
+    def bits(self, layer: str) -> int:
+        """Return the bits of a product's weights."""
+        return 16 if layer in self.wide else self.scheme.bits
 
     def write(self, path: str) -> None:
         """Write the table as JSON."""

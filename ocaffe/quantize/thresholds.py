@@ -34,7 +34,7 @@ def mse(counts: Counts, scheme: Scheme) -> Range:
     """The range with the smallest mean of squared rounding errors."""
     shares = np.geomspace(NARROWEST, 1, STEPS)
     if not scheme.asymmetric:
-        return min(((counts.low * share, counts.high * share) for share in shares), key=lambda ends: squared_error(counts, grid(*ends, scheme)))
+        return min(((counts.low * share, counts.high * share) for share in shares), key=lambda ends: squared_error(counts, grid(ends[0], ends[1], scheme)))
     low, high = counts.low, counts.high
     for _ in range(2):  # one end after the other
         high = min((counts.high * share for share in shares), key=lambda end: squared_error(counts, grid(low, end, scheme)))

@@ -1,0 +1,215 @@
+"""ocaffe quantize NET WEIGHTS --out DIR: from a net in floats to one with integers of 8 bits, by some images and without labels."""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.cl.device import select_device
+from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, shapes_of, stages, state_flags
+from ocaffe.cli.preparation import changed, preparation, preparation_flags
+from ocaffe.compiler.network import phase_net
+from ocaffe.convert.caffe.rewrite import rewrite
+from ocaffe.convert.deploy import DATA
+from ocaffe.convert.options import Options
+from ocaffe.data.decoding.decode import read_file
+from ocaffe.data.stores.folder import is_image_name
+from ocaffe.data.stores.label_names import is_database
+from ocaffe.errors import Error
+from ocaffe.evaluation.deploy import data_layer
+from ocaffe.evaluation.preprocessing import Preprocessing
+from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
+from ocaffe.formats.batch import batched
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.quantize.choose import AUTO
+from ocaffe.quantize.graft import QUANTIZED_NET, QUANTIZED_WEIGHTS
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.observe import Tell
+from ocaffe.quantize.output import write_all
+from ocaffe.quantize.quantize import Quantized, Settings, quantize
+from ocaffe.quantize.reconstruct import STEPS
+from ocaffe.quantize.scheme import read_scheme, schemes
+from ocaffe.quantize.thresholds import METHODS
+from ocaffe.shown import command, path_word, say
+from ocaffe.support import log
+from ocaffe.support.files import new_folder, text_lines
+from ocaffe.support.progress import progress
+
+NAME = "quantize"
+PLACE = f"ocaffe {NAME}"
+IMAGES, BATCH = 512, 32
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command. Raises Error."""
+    options = _parser().parse(argv, intermixed=True)
+    settings = _settings(options)
+    if os.path.lexists(options.out):
+        raise Error(f"{options.out} exists", place=PLACE, fix="--out with a new folder, or remove this one")
+    refuse_overwriting(NAME, [options.net, options.weights, options.data], [options.out])
+    log.quiet()
+    started = time.monotonic()
+    message = read_net(options.net, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    chosen = stages(options.stage, message) or ("",)
+    with contextlib.closing(select_device(options.device or None, options.gpu or None, math=options.math or None)) as device:
+        images, sized = _images(options, message, chosen)
+        folding = Options(fold=True, shapes=shapes_of(options.shape, NAME), level=options.level, stages=chosen, unknown_fields=options.allow_unknown_fields)
+        made = quantize(rewrite(sized, options.weights, folding).net, settings, images, device, _told)
+        with new_folder(options.out) as folder:
+            names = write_all(folder, made, {})
+    _report(options, made, names, time.monotonic() - started)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(NAME, "Give a trained net integers of 8 bits, as chips have them: choose the range of each blob on some images, change the weights "
+                          "so that rounding costs less, and write the net, its table, and a net that rounds as the chip does.")  # fmt: skip
+    parser.add_argument("net", metavar="NET", help="the net prototxt, of a training or for deployment")
+    parser.add_argument("weights", metavar="WEIGHTS", help="the trained weights")
+    parser.flag("out", "", "the new folder for the files")
+    parser.flag("data", "", "calibration images: a database, a folder of images, or a list of image files; default: the data layer of NET")
+    parser.flag("images", IMAGES, "number of calibration images", least=1)
+    parser.flag("batch", BATCH, "images of a run", least=1)
+    parser.flag("scheme", "int8", f"the integers of a chip: {', '.join(schemes())}")
+    parser.flag("method", AUTO, f"how ranges are chosen: {', '.join(METHODS)}, or {AUTO}: the best of them for each blob")
+    parser.flag("equalise", True, "scale channels between products so that their weights are of like size, if that helps")
+    parser.flag("correct", True, "take the mean error of each output from the biases, if that helps")
+    parser.flag("steps", STEPS, "steps that train weights and scales on the images, if that helps; 0: none", least=0)
+    parser.flag("mixed", 0, "number of products that get 16 bits: those whose rounding changes the outputs most", least=0)
+    preparation_flags(parser)
+    parser.flag("shape", "", "shapes of inputs, such as data:1x3x224x224")
+    device_flags(parser)
+    state_flags(parser)
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    if not options.out:
+        raise Error("no folder is given for the files", place=PLACE, fix="--out FOLDER")
+    if options.method not in (*METHODS, AUTO):
+        raise Error(f"--method is '{options.method}'", place=PLACE, fix=f"--method {AUTO}, or one of {', '.join(METHODS)}")
+    return Settings(read_scheme(options.scheme), options.method, options.equalise, options.correct, options.steps, options.mixed)
+
+
+@contextlib.contextmanager
+def _told(what: str, count: int) -> Iterator[Tell]:
+    with progress(count, " images", what) as bar:
+        yield lambda done: bar.update(done - bar.n)
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+
+def _images(options: argparse.Namespace, message: Any, chosen: tuple[str, ...]) -> tuple[Images, Any]:
+    """Return the calibration images, and the message of the net with their batch."""
+    net = phase_net(message, proto.TEST, options.level, chosen)
+    feeding = [layer for layer in net.layer if layer.type in DATA and not layer.bottom]
+    if options.data and not is_database(options.data):
+        return _of_files(options, net), batched(message, options.batch)
+    if not feeding:
+        if not options.data:
+            fix = "--data FOLDER of images, or the train_val prototxt, whose data layer says where they are"
+            raise Error("the net has no data layer, and no images are given", place=options.net, fix=fix)
+        feeding = [_database_layer(options, net)]
+    sized = batched(net, options.batch)
+    layers = [layer for layer in sized.layer if layer.type in DATA and not layer.bottom] or feeding
+    if options.data:
+        layers[0].data_param.source = options.data
+    else:
+        _from_training(options, message, chosen, layers)
+    return Images(options.images, options.batch, layers), sized
+
+
+def _from_training(options: argparse.Namespace, message: Any, chosen: tuple[str, ...], layers: Sequence[Any]) -> None:
+    """Make the data layers of TEST read the images of TRAIN, if they differ in the source alone: the test images then stay unseen."""
+    train = {layer.top[0]: layer for layer in phase_net(message, proto.TRAIN, options.level, chosen).layer if layer.type in DATA and layer.top}
+    for layer in layers:
+        other = train.get(layer.top[0])
+        if other is not None and other.type == layer.type == "Data" and os.path.exists(other.data_param.source):
+            layer.data_param.source, layer.data_param.backend = other.data_param.source, other.data_param.backend
+
+
+def _prepared(options: argparse.Namespace, net: Any) -> Preprocessing:
+    beside = read_sidecar(options.weights)
+    found = changed(beside[0], options, sidecar_of(options.weights), NAME) if beside else preparation(net, data_layer(net), options.net, options, NAME)
+    if not isinstance(found, Preprocessing):
+        raise Error("a detector of regions has no fixed size of images", place=options.net, fix="give the net with a data layer, without --data")
+    return found
+
+
+def _database_layer(options: argparse.Namespace, net: Any) -> Any:
+    """Return the data layer of a net for deployment that reads a database."""
+    how = _prepared(options, net)
+    if how.mean.ndim == 3:
+        raise Error("the mean is an image, and the net has no data layer", place=options.net, fix="--mean BLUE,GREEN,RED, or give the train_val prototxt")
+    inputs = [top for layer in net.layer if layer.type == "Input" for top in layer.top]
+    layer = proto.LayerParameter(name="calibration", type="Data", top=[inputs[0], "calibration_label"])
+    layer.data_param.source, layer.data_param.backend, layer.data_param.batch_size = options.data, proto.DataParameter.LMDB, options.batch
+    layer.transform_param.scale = how.scale
+    layer.transform_param.mean_value[:] = [float(value) for value in how.mean if how.mean.any()]
+    if how.shape[1] == how.shape[2]:
+        layer.transform_param.crop_size = how.shape[1]
+    return layer
+
+
+def _of_files(options: argparse.Namespace, net: Any) -> Images:
+    how = _prepared(options, net)
+    files = _files(options.data)
+    inputs = [top for layer in net.layer if layer.type == "Input" or layer.type in DATA for top in layer.top[:1]]
+    if len(files) > options.images:
+        files = [files[index * len(files) // options.images] for index in range(options.images)]  # spread, because folders are sorted by class
+    batch = min(options.batch, len(files))
+
+    def arrays() -> Iterator[Mapping[str, np.ndarray]]:
+        for begin in range(0, len(files) - batch + 1, batch):
+            yield {inputs[0]: np.stack([how(read_file(name))[0] for name in files[begin : begin + batch]])}
+
+    options.batch = batch
+    return Images(len(files) // batch * batch, batch, arrays=arrays)
+
+
+def _files(data: str) -> list[str]:
+    """Return the image files of a folder, or of a list, in which a line may have a label behind the name."""
+    if os.path.isdir(data):
+        found = sorted(os.path.join(folder, file) for folder, _, names in os.walk(data) for file in names if is_image_name(file, photos=True))
+    elif os.path.exists(data):
+        lines = [line.strip() for line in text_lines(data)]
+        names = [line if os.path.exists(os.path.join(os.path.dirname(data), line)) else line.rsplit(None, 1)[0] for line in lines if line]
+        found = [os.path.join(os.path.dirname(data), name) for name in names]
+    else:
+        raise Error(f"{data} does not exist", place=PLACE, fix="--data with a database, a folder of images, or a list of image files")
+    if not found:
+        raise Error(f"{data} has no image", place=PLACE, fix="--data with a database, a folder of images, or a list of image files")
+    return found
+
+
+# -- result ----------------------------------------------------------------------------------------------------------
+
+
+def _report(options: argparse.Namespace, made: Quantized, names: Sequence[str], seconds: float) -> None:
+    say(f"{options.out}: {len(made.table.products)} products with integers, {len(made.table.values)} blobs, {seconds:.0f} s", "")
+    width = max(len(name) for name, _ in made.stages)
+    say("error of the outputs, as a share of their mean square:")
+    for name, error in made.stages:
+        say(f"  {name:<{width}}  {error:.2e}")
+    worst = sorted(made.errors.items(), key=lambda item: -item[1])[:5]
+    say("", "blobs with the largest errors:")
+    width = max(len(name) for name, _ in worst)
+    for name, error in worst:
+        entry = made.table.values.get(name)
+        say(f"  {name:<{width}}  {error:.2e}  {f'{entry.low:.4g} to {entry.high:.4g}, by {entry.method}' if entry else ''}")
+    say("", f"files: {', '.join(names)}", "")
+    test = command("ocaffe", "test", "--model", path_word(options.net), "--quantized", path_word(options.out))
+    say(f"test it: `{test}`" if _has_data(options) else f"run it: {os.path.join(options.out, QUANTIZED_NET)} with {QUANTIZED_WEIGHTS}")
+
+
+def _has_data(options: argparse.Namespace) -> bool:
+    return any(layer.type in DATA for layer in upgrade_net(read_net(options.net, True)).layer)
+

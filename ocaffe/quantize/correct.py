@@ -1,0 +1,45 @@
+"""Bias correction: the mean error that rounding gives each output of a product, taken from its bias (Nagel et al., 2019, arXiv 1906.04721)."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.convert.caffe.net import Net
+from ocaffe.convert.caffe.products import give, is_product
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.observe import Tell, running
+from ocaffe.quantize.pair import beside, own_name
+from ocaffe.quantize.table import Table
+
+
+def correct(net: Net, table: Table, images: Images, device: Any = None, tell: Tell = lambda done: None) -> None:
+    """Change the biases of the products that round, in place. Each is measured on the inputs that the net has in floats."""
+    layers = [layer for layer in net.layers if layer.name in table.products and is_product(net, layer) and len(net.sharers(layer)) == 1]
+    pair = beside(net, table, chained=False)
+    probes, tops = list[Any](), dict[str, str]()
+    for layer in layers:
+        value, stem = layer.top[0], f"{layer.name}/shift"
+        error = proto.LayerParameter(name=stem, type="Eltwise", bottom=[own_name(value), value], top=[stem])
+        error.eltwise_param.coeff[:] = [1, -1]
+        probes.append(error)
+        tops[layer.name] = stem
+        if len(net.shapes[value]) > 2:
+            mean = proto.LayerParameter(name=f"{stem}/mean", type="Reduction", bottom=[stem], top=[f"{stem}/mean"])
+            mean.reduction_param.operation = proto.ReductionParameter.MEAN
+            mean.reduction_param.axis = 2
+            probes.append(mean)
+            tops[layer.name] = f"{stem}/mean"
+    sums = {name: np.zeros(net.shapes[layer.top[0]][1]) for name, layer in zip(tops, layers)}
+    rows = 0
+    with running(images.message(pair, probes), pair.weights(), list(tops.values()), device) as run:
+        for done in images.run(run):
+            for name, top in tops.items():
+                sums[name] += np.asarray(run.blobs[top].data, np.float64).reshape(-1, len(sums[name])).sum(axis=0)
+            rows += images.batch
+            tell(done)
+    for layer in layers:
+        weight, *bias = net.arrays[layer.name]
+        old = np.asarray(bias[0], np.float64) if bias else np.zeros(len(sums[layer.name]))
+        give(net, layer, [weight, (old - sums[layer.name] / rows).astype(np.float32)])

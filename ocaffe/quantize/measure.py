@@ -1,0 +1,49 @@
+"""How far the values of a rounded net are from those in floats."""
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.convert.caffe.net import Net
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.observe import Tell, running
+from ocaffe.quantize.pair import beside, own_name
+from ocaffe.quantize.table import Table
+
+
+def measure(net: Net, table: Table, images: Images, device: Any = None, tell: Tell = lambda done: None, original: Net | None = None) -> dict[str, float]:
+    """Return the mean squared error of each rounded value and each output, as a share of its mean square. The rounded net is whole.
+
+    `original`: the net with which to compare, if `net` has other weights.
+    """
+    pair = beside(net, table, chained=True, floats=original)
+    inputs = {top for layer in net.layers if layer.type == "Input" for top in layer.top}
+    values = [value for value in dict.fromkeys([*table.values, *net.outputs]) if value not in inputs]
+    probes, tops = list[Any](), dict[str, tuple[str, str]]()
+    for value in values:
+        error = proto.LayerParameter(name=f"{value}/difference", type="Eltwise", bottom=[own_name(value), value], top=[f"{value}/difference"])
+        error.eltwise_param.coeff[:] = [1, -1]
+        tops[value] = f"{value}/error", f"{value}/power"
+        probes += [error, sum_of_squares(f"{value}/difference", tops[value][0]), sum_of_squares(value, tops[value][1])]
+    sums = {value: np.zeros(2) for value in values}
+    with running(images.message(pair, probes), pair.weights(), [top for both in tops.values() for top in both], device) as run:
+        for done in images.run(run):
+            for value, both in tops.items():
+                sums[value] += [float(np.asarray(run.blobs[top].data, np.float64).sum()) for top in both]
+            tell(done)
+    return {value: float(error / power) if power else float(error > 0) for value, (error, power) in sums.items()}
+
+
+def output_error(net: Net, errors: dict[str, float]) -> float:
+    """Return the mean error of the net's outputs, as a share of their mean square."""
+    return float(np.mean([errors[name] for name in net.outputs]))
+
+
+def sum_of_squares(bottom: str, top: str) -> Any:
+    """Return a layer that adds up the squares of all values."""
+    layer = proto.LayerParameter(name=top, type="Reduction", bottom=[bottom], top=[top])
+    layer.reduction_param.operation = proto.ReductionParameter.SUMSQ
+    layer.reduction_param.axis = 0
+    return layer

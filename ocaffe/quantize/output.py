@@ -1,0 +1,38 @@
+"""The files of `ocaffe quantize`: nets, weights, the table, and the tables of chips' tools."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ocaffe.convert.caffe.net import Net
+from ocaffe.formats.text import write_text
+from ocaffe.formats.weights import write_weights
+from ocaffe.quantize.graft import QUANTIZED_NET, QUANTIZED_WEIGHTS
+from ocaffe.quantize.quantize import Quantized
+from ocaffe.quantize.simulate import simulated
+from ocaffe.quantize.table import FILE
+
+NET, WEIGHTS = "net.prototxt", "net.caffemodel"  # in floats, with weights on the grid: for chips' tools
+Format = Callable[[Quantized], bytes | None]  # the content of a file, None where the scheme has none of this kind
+
+
+def write_all(folder: Path, made: Quantized, formats: Mapping[str, Format]) -> list[str]:
+    """Write all files into an empty folder. Return their names."""
+    rounded = made.rounded()
+    _write_net(folder / NET, folder / WEIGHTS, rounded)
+    _write_net(folder / QUANTIZED_NET, folder / QUANTIZED_WEIGHTS, simulated(rounded, made.table))
+    made.table.write(str(folder / FILE))
+    names = [NET, WEIGHTS, QUANTIZED_NET, QUANTIZED_WEIGHTS, FILE]
+    for name, content in formats.items():
+        written = content(made)
+        if written is not None:
+            (folder / name).write_bytes(written)
+            names.append(name)
+    return names
+
+
+def _write_net(prototxt: Path, weights: Path, net: Net) -> None:
+    message: Any = net.message()
+    prototxt.write_bytes(f"# Written by `ocaffe quantize`.\n{write_text(message)}".encode())
+    write_weights(weights, message, net.weights())

@@ -1,0 +1,106 @@
+"""Reconstruction: train the weights, biases and scales of each product on the calibration images, so that its rounded outputs are those in floats.
+
+A few hundred steps with the straight-through gradient, each product by its own loss (AdaQuant: Hubara et al., 2021, arXiv 2006.10518; it decides which
+weights are rounded up, as AdaRound does: Nagel et al., 2020, arXiv 2004.10568). The rounded net is whole, so that a product also makes up for the rounding
+before it. No gradient passes from one product to another.
+"""
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ocaffe import proto
+from ocaffe.api.pysolver import Solver
+from ocaffe.convert.caffe.net import Net
+from ocaffe.convert.caffe.products import give, is_product
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.observe import Tell, load
+from ocaffe.quantize.pair import OWN, beside, own_name
+from ocaffe.quantize.simulate import SUFFIX, weight_scales
+from ocaffe.quantize.table import Entry, Table
+
+STEPS = 300
+WEIGHT_RATE, BIAS_RATE, SCALE_RATE = 0.03, 0.03, 0.003  # of Adam, as shares of a weight's grid, of the grid of an output, of a scale
+LOSS = "EuclideanLoss"
+
+
+def reconstruct(net: Net, table: Table, images: Images, steps: int = STEPS, device: Any = None, tell: Tell = lambda done: None) -> None:
+    """Change the weights of the products that round, and the scales of the table, in place. `tell` gets the number of steps done."""
+    pair = beside(net, table, chained=True)
+    trained = [layer for layer in net.layers if layer.name in table.products and is_product(net, layer) and len(net.sharers(layer)) == 1]
+    _learn(net, pair, table, [layer.name for layer in trained])
+    message = images.message(pair, [_loss(pair, layer) for layer in trained])
+    for layer in message.layer:
+        if layer.type != LOSS:
+            layer.phase = proto.TEST  # no random crops, no statistics of the batch
+    param = proto.SolverParameter(type="Adam", base_lr=1.0, momentum=0.9, momentum2=0.999, delta=1e-8, lr_policy="poly", power=1.0, max_iter=steps)
+    param.net_param.CopyFrom(message)
+    param.snapshot_after_train, param.random_seed = False, 1
+    with tempfile.TemporaryDirectory() as folder:
+        param.snapshot_prefix = str(Path(folder) / "reconstruct")
+        solver = Solver(param, keep=[], device=device)
+        try:
+            load(solver.net, pair.weights())
+            _train(solver, images, steps, tell)
+            arrays = solver.net._network.parameter_arrays()
+        finally:
+            solver.close()
+    for layer in trained:
+        give(net, layer, [np.array(array) for array in arrays[own_name(layer.name)]])
+    for value, entry in list(table.values.items()):
+        scale = float(arrays[own_name(f"{value}{SUFFIX}")][0].reshape(-1)[0])
+        if scale > 0 and np.isfinite(scale):
+            grid = type(entry.grid)(scale, entry.grid.zero_point, entry.grid.least, entry.grid.most)
+            table.values[value] = Entry(entry.layer, grid, entry.method, entry.low, entry.high, entry.error)
+
+
+def _train(solver: Solver, images: Images, steps: int, tell: Tell) -> None:
+    if images.arrays is None:
+        for done in range(steps):
+            solver.step(1)
+            tell(done + 1)
+        return
+    done = 0
+    while done < steps:
+        for given in images.arrays():
+            if len(next(iter(given.values()))) != images.batch and done:
+                continue  # a last batch of another size would be another net
+            for name, array in given.items():
+                solver.net.blobs[name].data[...] = array
+            solver.step(1)
+            done += 1
+            tell(done)
+            if done == steps:
+                break
+
+
+def _learn(net: Net, pair: Net, table: Table, trained: list[str]) -> None:
+    """Set the rates of all parameters. The layers in floats learn nothing."""
+    own = {own_name(name): name for name in trained}
+    sources = {layer.name: layer for layer in net.layers}
+    for layer in pair.layers:
+        count = len(pair.arrays.get(layer.name, ()))
+        rates = [0.0] * count
+        if layer.name in own:
+            source = sources[own[layer.name]]
+            scales = weight_scales(net, source, np.asarray(net.arrays[source.name][0]), table.scheme, table.bits(source.name))
+            spread = float(np.std(np.asarray(net.arrays[source.name][1]))) if count > 1 else 0.0
+            rates = [WEIGHT_RATE * float(scales.mean()), BIAS_RATE * 0.1 * max(spread, float(scales.mean()))][:count]
+        elif layer.type == "FakeQuantize":
+            rates = [SCALE_RATE * float(pair.arrays[layer.name][0][0])]
+            layer.propagate_down[:] = [False]
+        names = [spec.name for spec in layer.param]
+        del layer.param[:]
+        for index, rate in enumerate(rates):
+            layer.param.add(lr_mult=rate, decay_mult=0, **({"name": names[index]} if index < len(names) and names[index] else {}))
+
+
+def _loss(pair: Net, layer: Any) -> Any:
+    """Return the loss of a product: half the sum of its squared errors in a sample. Its weight is any, because Adam divides by the size of a gradient."""
+    rounded = next(each for each in pair.layers if each.name == own_name(layer.name))
+    loss = proto.LayerParameter(name=f"{OWN}loss/{layer.name}", type=LOSS, bottom=[rounded.top[0], layer.top[0]], top=[f"{OWN}loss/{layer.name}"])
+    loss.loss_weight[:] = [1.0]
+    return loss
