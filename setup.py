@@ -25,7 +25,7 @@ setup(
     packages=[*find_packages(include=["ocaffe", "ocaffe.*"]), "ocaffe.zoo.nets"],
     package_dir={"ocaffe.zoo.nets": "zoo"},  # ocaffe/zoo/__init__.py finds both
     package_data={
-        "ocaffe": ["py.typed", "*.pyi", *KERNELS, "proto/*.desc", "convert/targets/tables/*.json"],
+        "ocaffe": ["py.typed", "*.pyi", *KERNELS, "proto/*.desc", "convert/targets/tables/*.json", "quantize/*.json"],
         "ocaffe.zoo.nets": ["*/*.prototxt", "*/*.md"],
     },
     install_requires=[*CORE, f"simplejpeg>=1.7; {WHEELS}"],

@@ -73,6 +73,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     parser.flag("model", "", "the net prototxt")
     parser.flag("weights", "", "the trained weights")
     parser.flag("quantized", "", "the folder of `ocaffe quantize`: score its net, which rounds as a chip does, in place of that of --model")
+    parser.flag("integers", False, "with --quantized: compute convolutions and inner products with integers, as a chip does, and not with rounded floats")
     parser.flag("iterations", ITERATIONS, f"number of batches; default: {ITERATIONS}, with --imdb one for each image")
     parser.set_defaults(iterations=None)
     parser.flag("imdb", "", "a database of annotated images, for a test.prototxt of py-faster-rcnn: its mean average precision")
@@ -93,6 +94,8 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     required(options, "model", "the model", "test")
     if options.quantized and not options.weights:
         options.weights = os.path.join(options.quantized, QUANTIZED_WEIGHTS)
+    if options.integers and not options.quantized:
+        raise Error("--integers is given without --quantized", place="ocaffe test", fix="add --quantized DIR of `ocaffe quantize`, or leave --integers out")
     required(options, "weights", "the weights", "test")
     check_outputs("test", (options.model, *options.weights.split(",")), scores=options.scores)
     for flag in ("per-class", "coco"):
@@ -118,7 +121,7 @@ def test(options: argparse.Namespace, world: World) -> None:
     if options.imdb:
         message = with_test(filter_net(upgrade_net(message), proto.NetState(phase=proto.TEST)), options.imdb, trained_regions(file))
     if options.quantized:
-        message = quantized_net(message, options.quantized, options.level, stages(options.stage, message) or ("",))
+        message = quantized_net(message, options.quantized, options.level, stages(options.stage, message) or ("",), options.integers)
     message = batched(configured(upgrade_net(message), proto.TEST, settings=settings) if settings else message, options.batch)
     if options.coco:
         detections_scored(message, options.model)  # before the test

@@ -19,7 +19,7 @@ class RoundedWeights:
 
     def __init__(self, rec: Recorder) -> None:
         self.rec = rec
-        self.made: dict[Node, Ref] = {}
+        self.made: dict[Node, tuple[Ref, Ref]] = {}
 
     @contextmanager
     def read_by(self, node: Node, forward: bool) -> Iterator[None]:
@@ -31,13 +31,13 @@ class RoundedWeights:
         whole = weight.data
         if forward or node not in self.made:
             self.made[node] = self._rounded(node, whole)
-        weight.data = self.made[node]
+        weight.data, node.layer.weight_scales = self.made[node]
         try:
             yield
         finally:
-            weight.data = whole
+            weight.data, node.layer.weight_scales = whole, None
 
-    def _rounded(self, node: Node, weight: Ref) -> Ref:
+    def _rounded(self, node: Node, weight: Ref) -> tuple[Ref, Ref]:
         rec, param, form = self.rec, node.layer.param.weight_quantization_param, node.layer.weight_outputs()
         assert form is not None, "build refuses other layers"
         make = rec.saved if rec.train else rec.scratch
@@ -51,4 +51,4 @@ class RoundedWeights:
         reduce(rec, "v0 = fabs(x0)", reads=[whole], writes=[flat], axes=axes, op="max", finish=finish, scalars=most)
         text = "y0 = x1 > 0 ? fmin(fmax(rint(x0 / x1), -most), most) * x1 : x0"
         pointwise(rec, text, reads=[whole, (scale, 0)], writes=[rounded.view(form.shape)], scalars=most)
-        return rounded
+        return rounded, flat

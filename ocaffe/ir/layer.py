@@ -62,6 +62,7 @@ class AbstractLayer:
     extent: tuple[int, ...] | None = None  # the last measured size of tops whose shape depends on data (rec.measure); None: the largest size
     box_normal: tuple[np.ndarray, np.ndarray] | None = None  # means and standard deviations of the box targets that it gives, 4 for each class
     extent_axis: ClassVar[int | None] = None  # the axis of the tops whose size `extent` gives, where it is one number
+    weight_scales: Any = None  # while a product records with rounded weights: the Ref of their scales, one for each output or one
     repeats: bool = False  # True while the last forward pass runs again for other launches. Then a layer counts and writes nothing
     inner: Any = None  # the object of a user's class that computes the layer
     settings_file: str = ""  # the file of settings that a data layer of the net names (FrcnnRoiData)

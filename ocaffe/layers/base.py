@@ -80,6 +80,15 @@ class Layer(AbstractLayer):
         given = next((field.name for field, _ in self.param.ListFields() if field.message_type is own), None)
         return f"add {fields} to {given}" if given else f"write {param_field(self.param.type)} {{ {fields} }} in the layer"
 
+    def integers(self) -> Any:
+        """Return the weight_quantization_param of a product that computes with integers, None if it computes in floats. Raise the layer's error."""
+        settings = self.param.weight_quantization_param
+        if not settings.HasField("input_scale"):
+            return None
+        self.check(0 < settings.input_scale < float("inf"), f"input_scale is {settings.input_scale:g}", "set input_scale to a number above 0")
+        self.check(self.phase == proto.TEST, "input_scale asks for integers, which have no gradient", "remove input_scale to train the net")
+        return settings
+
     def no_gradient(self, propagate: Sequence[bool], what: Mapping[int, str]) -> None:
         """Raise the layer's error if a gradient is wanted for a bottom that gets none. `what` names these bottoms by what they hold."""
         line = " ".join(f"propagate_down: {str(wanted and i not in what).lower()}" for i, wanted in enumerate(propagate))

@@ -12,6 +12,7 @@ from ocaffe.ir.tensor import Ref, Role, Shape
 from ocaffe.kernels.convolution import convolution
 from ocaffe.kernels.convolution.geometry.conv_geometry import Axes, ConvGeometry
 from ocaffe.kernels.expression.expression import Relu, ReluBackward, pointwise
+from ocaffe.kernels.quantization import integer
 from ocaffe.kernels.rearrange.rearrange import crop, uncrop
 from ocaffe.layers.base import Arity, Layer, ParamBlob, WeightOutputs, once_or, register, times
 from ocaffe.layers.window import FORKS, bounded, forked
@@ -299,7 +300,11 @@ class Convolution(Filters):
         return tuple(pad + more for pad, more in zip(self.window.pad, self.beyond))
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
-        convolution.forward(rec, self.geometry, self.image(rec, x), w, bias, y)
+        settings = self.integers()
+        if settings is None:
+            convolution.forward(rec, self.geometry, self.image(rec, x), w, bias, y)
+        else:
+            integer.convolution(rec, self.geometry, self.image(rec, x), w, self.weight_scales, bias, y, settings)
 
     def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:
         if not any(self.beyond):

@@ -41,6 +41,7 @@ class Deconvolution(Filters):
         return WeightOutputs((g.group, g.num_output // g.group, g.group_channels, math.prod(self.window.kernel)), (0, 2))
 
     def move(self, rec: Recorder, x: Ref, w: Ref, bias: Ref | None, y: Ref) -> None:
+        self.check(self.integers() is None, "input_scale asks for integers, which Convolution and InnerProduct alone compute with", "remove input_scale")
         convolution.backward_data(rec, self.geometry, x, w, y, bias)
 
     def move_back(self, rec: Recorder, dy: Ref, w: Ref, dx: Ref) -> None:

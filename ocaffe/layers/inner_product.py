@@ -10,6 +10,7 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref, Shape
 from ocaffe.kernels.expression.expression import reduce
 from ocaffe.kernels.matmul.gemm import gemm
+from ocaffe.kernels.quantization import integer
 from ocaffe.layers.base import Layer, ParamBlob, WeightOutputs, register
 from ocaffe.onnx.graph import OnnxGraph
 
@@ -51,7 +52,12 @@ class InnerProduct(Layer):
     def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
         bias = self.params[1].data if len(self.params) > 1 else None
         x, y = self._matrix(bottoms[0].data, self.inputs), self._matrix(tops[0].data, self.outputs)
-        gemm(rec, x, self.params[0].data, y, trans_b=not self.own().transpose, bias=bias)
+        settings = self.integers()
+        if settings is None:
+            gemm(rec, x, self.params[0].data, y, trans_b=not self.own().transpose, bias=bias)
+        else:
+            self.check(not self.own().transpose, "input_scale and transpose: true are given", "remove input_scale")
+            integer.inner_product(rec, x, self.params[0].data, self.weight_scales, bias, y, settings)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         matrix = len(tops[0].shape) == 2

@@ -11,7 +11,9 @@ from ocaffe.convert.options import Options
 from ocaffe.errors import Error
 from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.quantize.places import moves
 
+INTEGERS = ("Convolution", "InnerProduct")  # the types that compute with integers
 QUANTIZED_NET, QUANTIZED_WEIGHTS = "quantized.prototxt", "quantized.caffemodel"  # with FakeQuantize layers
 
 
@@ -41,10 +43,35 @@ def graft(message: Any, body: Any, names: Container[str]) -> Any:
     return made
 
 
-def quantized_net(message: Any, folder: str, level: int = 0, stages: tuple[str, ...] = ()) -> Any:
-    """Return the net that rounds as a chip does, from the folder of `ocaffe quantize`, with the data layers and measures of `message`."""
+def quantized_net(message: Any, folder: str, level: int = 0, stages: tuple[str, ...] = (), integers: bool = False) -> Any:
+    """Return the net that rounds as a chip does, from the folder of `ocaffe quantize`, with the data layers and measures of `message`.
+
+    `integers`: Convolution and InnerProduct compute with integers.
+    """
     file = Path(folder) / QUANTIZED_NET
     if not file.exists():
         raise Error(f"{folder} has no {QUANTIZED_NET}", place="--quantized", fix="give the folder that `ocaffe quantize` wrote")
     upgraded = upgrade_net(message)
-    return graft(upgraded, read_net(str(file)), replaced(upgraded, Options(level=level, stages=stages)))
+    body = read_net(str(file))
+    if integers:
+        with_integers(body)
+    return graft(upgraded, body, replaced(upgraded, Options(level=level, stages=stages)))
+
+
+def with_integers(net: Any) -> int:
+    """Make the products of a net with FakeQuantize layers compute with integers where they can. Return their number."""
+    grids, count = dict[str, Any](), 0  # by blob: the settings of the FakeQuantize whose grid it is on
+    for layer in net.layer:
+        given = grids.get(layer.bottom[0]) if layer.bottom else None
+        settings = layer.weight_quantization_param
+        if layer.type in INTEGERS and layer.HasField("weight_quantization_param") and given is not None and settings.bits <= 8:
+            settings.input_scale, settings.input_zero_point = given.scale, given.zero_point
+            count += 1
+        for top in layer.top:
+            if layer.type == "FakeQuantize":
+                grids[top] = layer.fake_quantize_param
+            elif given is not None and moves(layer):
+                grids[top] = given
+            else:
+                grids.pop(top, None)
+    return count

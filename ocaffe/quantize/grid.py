@@ -1,4 +1,4 @@
-"""A grid: the integers of one value and what they stand for."""
+"""A grid: the integers that stand for the numbers of one value."""
 from __future__ import annotations
 
 import math

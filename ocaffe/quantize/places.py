@@ -30,7 +30,7 @@ def places(net: Net, scheme: Scheme) -> list[Place]:
     """
     found, on_grid = list[Place](), set[str]()
     for layer in net.layers:
-        if _moves(layer) and layer.bottom and layer.bottom[0] in on_grid:
+        if moves(layer) and layer.bottom and layer.bottom[0] in on_grid:
             on_grid.update(layer.top)
             continue
         for value in layer.top:
@@ -44,7 +44,8 @@ def places(net: Net, scheme: Scheme) -> list[Place]:
     return found
 
 
-def _moves(layer: Any) -> bool:
+def moves(layer: Any) -> bool:
+    """Whether the tops of a layer have values of its bottom alone, so that they are on its grid."""
     kind = layer_type(layer)
     return kind in MOVING or (kind == "Pooling" and layer.pooling_param.pool == proto.PoolingParameter.MAX)
 
@@ -80,7 +81,7 @@ def _products_behind(net: Net, scheme: Scheme, value: str) -> tuple[str, ...]:
     for reader in net.readers(value):
         if layer_type(reader) in scheme.products and reader.bottom[0] == value:
             found.append(reader.name)
-        elif _moves(reader) and reader.bottom[0] == value:
+        elif moves(reader) and reader.bottom[0] == value:
             found += [name for top in reader.top for name in _products_behind(net, scheme, top)]
     return tuple(dict.fromkeys(found))
 

@@ -3,16 +3,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from ocaffe.errors import Error
+from ocaffe.errors import Error, within
+from ocaffe.formats.json_file import Each, read_json
 from ocaffe.quantize.grid import Grid
 from ocaffe.quantize.scheme import Scheme, read_scheme
 from ocaffe.support.files import atomic_write
 
 FILE = "quantization.json"
+MOST = 2**16  # an integer of a grid is at most this
+_FIX = f"give the {FILE} of `ocaffe quantize`"
+_ENTRY = {"layer": str, "scale": float, "zero_point": int, "least": int, "most": int, "method": str, "low": float, "high": float, "error": float}
+_KIND = {"scheme": str, "values": Each(_ENTRY), "products": [str], "wide": [str]}
 
 
 @dataclass(frozen=True)
@@ -51,38 +54,14 @@ class Table:
 
 def read_table(path: str) -> Table:
     """Return the table in a file. Raise Error for a file that is no such table."""
-    fix = f"give the {FILE} of `ocaffe quantize`"
-    try:
-        with open(path, encoding="utf-8") as stream:
-            content = json.load(stream)
-    except OSError as problem:
-        raise Error(f"cannot be read: {problem.strerror}", place=path, fix=fix) from None
-    except ValueError as problem:
-        raise Error(f"is no JSON: {problem}", place=path, fix=fix) from None
-    if not isinstance(content, Mapping) or not isinstance(content.get("values"), Mapping) or not isinstance(content.get("scheme"), str):
-        raise Error("has no 'scheme' and no 'values'", place=path, fix=fix)
-    table = Table(read_scheme(content["scheme"]), products=_names(content, "products", path), wide=_names(content, "wide", path))
+    content = read_json(path, _KIND, "the table of a quantized net", _FIX)
+    with within(path):
+        scheme = read_scheme(content["scheme"])
+    table = Table(scheme, products=content["products"], wide=content["wide"])
     for name, entry in content["values"].items():
-        table.values[name] = _entry(entry, f"{path}: '{name}'", fix)
+        on = Grid(*(entry[part] for part in ("scale", "zero_point", "least", "most")))
+        if not (0 < on.scale < math.inf and -MOST <= on.least <= on.zero_point <= on.most <= MOST and on.least < on.most):
+            fact = f"the value '{name}' has scale {on.scale:g}, zero_point {on.zero_point}, least {on.least}, most {on.most}"
+            raise Error(fact, place=path, fix=_FIX)
+        table.values[name] = Entry(entry["layer"], on, entry["method"], entry["low"], entry["high"], entry["error"])
     return table
-
-
-def _names(content: Mapping[str, Any], key: str, path: str) -> list[str]:
-    names = content.get(key, [])
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Error(f"'{key}' is no list of names", place=path, fix=f"give the {FILE} of `ocaffe quantize`")
-    return names
-
-
-def _entry(entry: Any, place: str, fix: str) -> Entry:
-    if not isinstance(entry, Mapping):
-        raise Error("is no object", place=place, fix=fix)
-    try:
-        scale = float(entry["scale"])
-        zero, least, most = (int(entry[name]) for name in ("zero_point", "least", "most"))
-        low, high, error = (float(entry.get(name, 0)) for name in ("low", "high", "error"))
-    except (KeyError, TypeError, ValueError, OverflowError) as problem:
-        raise Error(f"has no scale, zero_point, least and most as numbers: {problem}", place=place, fix=fix) from None
-    if not (0 < scale < math.inf and -(2**16) <= least <= zero <= most <= 2**16 and least < most):
-        raise Error(f"has scale {scale:g}, zero_point {zero}, least {least}, most {most}", place=place, fix=fix)
-    return Entry(str(entry.get("layer", "")), Grid(scale, zero, least, most), str(entry.get("method", "")), low, high, error)

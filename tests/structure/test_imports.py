@@ -25,7 +25,7 @@ ORDER = [  # packages and public modules from the bottom: each imports only thos
     "api",
     "_caffe convert",
     "pycaffe tools",
-    "classifier detector draw evaluation lint zoo",
+    "classifier detector draw evaluation lint quantize zoo",
     "selftest",
     "cli",
     "__main__",
