@@ -13,6 +13,7 @@ from ocaffe.api.net import Net as Running
 from ocaffe.convert.caffe.net import Net
 from ocaffe.errors import Error
 
+RAW = ".float"  # ends the name of a value in floats, where another value has its name: the rounded one
 Batches = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 
 
@@ -63,7 +64,8 @@ class Images:
             return
         done = 0
         for given in self.arrays():
-            for name, array in given.items():
+            for known, array in given.items():
+                name = known if known in net.inputs else known + RAW
                 if tuple(net.blobs[name].shape) != array.shape:
                     net.blobs[name].reshape(*array.shape)
                 net.blobs[name].data[...] = array

@@ -44,7 +44,7 @@ def _check(net: Net, place: Place, counts: Counts) -> None:
 
 def running(message: Any, arrays: Mapping[str, Sequence[np.ndarray]], keep: Sequence[str], device: Any) -> Running:
     """Return a running net with these weights, of which the blobs `keep` are read. Close it. Raise Error for weights that no layer has."""
-    made = Running(message, proto.TEST, keep=keep, device=device)
+    made = Running(message, proto.TEST, keep=[*keep, *inputs_of(message)], device=device)
     try:
         load(made, arrays)
     except BaseException:
@@ -52,6 +52,10 @@ def running(message: Any, arrays: Mapping[str, Sequence[np.ndarray]], keep: Sequ
         raise
     return made
 
+
+def inputs_of(message: Any) -> list[str]:
+    """Return the blobs of the Input layers: images are written into them, so no other blob may use their memory."""
+    return [top for layer in message.layer if layer.type == "Input" for top in layer.top]
 
 
 def load(net: Running, arrays: Mapping[str, Sequence[np.ndarray]]) -> None:

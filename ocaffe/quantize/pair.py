@@ -5,6 +5,7 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
+from ocaffe.quantize.images import RAW
 from ocaffe.quantize.simulate import copied, fake_quantize, set_rounding, simulated
 from ocaffe.quantize.table import Table
 
@@ -49,7 +50,7 @@ def beside(net: Net, table: Table, chained: bool, floats: Net | None = None) -> 
 
 def made_input(net: Net, top: str) -> str:
     """Return the name that a float input of the rounded net has in `net`, where it is not rounded."""
-    return top if top in net.shapes else top.removesuffix(".float")
+    return top if top in net.shapes else top.removesuffix(RAW)
 
 
 def _add(made: Net, layer: Any, arrays: Any, names: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from ocaffe.api.pysolver import Solver
 from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.caffe.products import give, is_product
 from ocaffe.quantize.images import Images
-from ocaffe.quantize.observe import Tell, load
+from ocaffe.quantize.observe import Tell, inputs_of, load
 from ocaffe.quantize.pair import OWN, beside, own_name
 from ocaffe.quantize.simulate import SUFFIX, weight_scales
 from ocaffe.quantize.table import Entry, Table
@@ -41,7 +41,7 @@ def reconstruct(net: Net, table: Table, images: Images, steps: int = STEPS, devi
     param.snapshot_after_train, param.random_seed = False, 1
     with tempfile.TemporaryDirectory() as folder:
         param.snapshot_prefix = str(Path(folder) / "reconstruct")
-        solver = Solver(param, keep=[], device=device)
+        solver = Solver(param, keep=inputs_of(message), device=device)
         try:
             load(solver.net, pair.weights())
             _train(solver, images, steps, tell)

@@ -10,6 +10,7 @@ from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
 from ocaffe.errors import Error, names_text
 from ocaffe.quantize.grid import Grid
+from ocaffe.quantize.images import RAW
 from ocaffe.quantize.scheme import Scheme
 from ocaffe.quantize.table import Table
 
@@ -59,7 +60,7 @@ def simulated(net: Net, table: Table) -> Net:
 def round_value(net: Net, value: str, grid: Grid, scheme: Scheme) -> None:
     """Insert the rounding of a value where it is made."""
     producer = net.producer(value)
-    raw = net.fresh(f"{value}.float")
+    raw = net.fresh(value + RAW)
     producer.top[:] = [raw if top == value else top for top in producer.top]
     net.shapes[raw] = net.shapes.pop(value)
     net.blobs[raw] = net.blobs.get(value, value)
