@@ -6,12 +6,14 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ocaffe import proto
 from ocaffe.cl.device import select_device
+from ocaffe.cli import train
 from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, shapes_of, stages, state_flags
 from ocaffe.cli.preparation import changed, preparation, preparation_flags
 from ocaffe.compiler.network import phase_net
@@ -37,13 +39,15 @@ from ocaffe.quantize.quantize import Quantized, Settings, quantize
 from ocaffe.quantize.reconstruct import STEPS
 from ocaffe.quantize.scheme import read_scheme, schemes
 from ocaffe.quantize.thresholds import METHODS
+from ocaffe.quantize.training import DONE, SOLVER, finished, snapshots, unfinished, write_training
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
-from ocaffe.support.files import new_folder, text_lines
+from ocaffe.support.files import atomic_write, new_folder, text_lines
 from ocaffe.support.progress import progress
 
 NAME = "quantize"
 PLACE = f"ocaffe {NAME}"
+LOG = "train.log"
 IMAGES, BATCH = 512, 32
 
 
@@ -51,10 +55,12 @@ def main(argv: Sequence[str]) -> int:
     """Run the command. Raises Error."""
     options = _parser().parse(argv, intermixed=True)
     settings = _settings(options)
+    log.quiet()
+    if options.train and unfinished(options.out):
+        return _train(options)
     if os.path.lexists(options.out):
         raise Error(f"{options.out} exists", place=PLACE, fix="--out with a new folder, or remove this one")
     refuse_overwriting(NAME, [options.net, options.weights, options.data], [options.out])
-    log.quiet()
     started = time.monotonic()
     message = read_net(options.net, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     chosen = stages(options.stage, message) or ("",)
@@ -64,7 +70,25 @@ def main(argv: Sequence[str]) -> int:
         made = quantize(rewrite(sized, options.weights, folding).net, settings, images, device, _told)
         with new_folder(options.out) as folder:
             names = write_all(folder, made, {})
+            if options.train:
+                write_training(folder, options.out, made, options.train, folding)
     _report(options, made, names, time.monotonic() - started)
+    return _train(options) if options.train else 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    """Train the rounded net, or go on with its training, and write the integers that it ends with. Return the status of the training."""
+    argv = ["--solver", os.path.join(options.out, SOLVER), "--snapshot", "auto"]
+    argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
+    with log.into(os.path.join(options.out, LOG), "a", links=False):
+        status = train.main(argv)
+    if status:
+        return status
+    made = finished(options.out)
+    write_all(Path(options.out), made, {})
+    with atomic_write(os.path.join(options.out, DONE)) as stream:
+        stream.write(f"{max(snapshots(options.out))} iterations\n".encode())
+    say(f"{options.out}: trained, {len(made.table.products)} products with integers")
     return 0
 
 
@@ -82,6 +106,8 @@ def _parser() -> Parser:
     parser.flag("equalise", True, "scale channels between products so that their weights are of like size, if that helps")
     parser.flag("correct", True, "take the mean error of each output from the biases, if that helps")
     parser.flag("steps", STEPS, "steps that train weights and scales on the images, if that helps; 0: none", least=0)
+    parser.flag("train", "", "a solver: then train the net that rounds, by its data, losses and rates, and with learned scales; the same command goes on "
+                "with a training that was stopped")  # fmt: skip
     parser.flag("mixed", 0, "number of products that get 16 bits: those whose rounding changes the outputs most", least=0)
     preparation_flags(parser)
     parser.flag("shape", "", "shapes of inputs, such as data:1x3x224x224")

@@ -12,13 +12,14 @@ from ocaffe.quantize.graft import QUANTIZED_NET, QUANTIZED_WEIGHTS
 from ocaffe.quantize.quantize import Quantized
 from ocaffe.quantize.simulate import simulated
 from ocaffe.quantize.table import FILE
+from ocaffe.support.files import atomic_write
 
 NET, WEIGHTS = "net.prototxt", "net.caffemodel"  # in floats, with weights on the grid: for chips' tools
 Format = Callable[[Quantized], bytes | None]  # the content of a file, None where the scheme has none of this kind
 
 
 def write_all(folder: Path, made: Quantized, formats: Mapping[str, Format]) -> list[str]:
-    """Write all files into an empty folder. Return their names."""
+    """Write all files into a folder, in place of those of that name. Return their names."""
     rounded = made.rounded()
     _write_net(folder / NET, folder / WEIGHTS, rounded)
     _write_net(folder / QUANTIZED_NET, folder / QUANTIZED_WEIGHTS, simulated(rounded, made.table))
@@ -27,12 +28,17 @@ def write_all(folder: Path, made: Quantized, formats: Mapping[str, Format]) -> l
     for name, content in formats.items():
         written = content(made)
         if written is not None:
-            (folder / name).write_bytes(written)
+            _put(folder / name, written)
             names.append(name)
     return names
 
 
 def _write_net(prototxt: Path, weights: Path, net: Net) -> None:
     message: Any = net.message()
-    prototxt.write_bytes(f"# Written by `ocaffe quantize`.\n{write_text(message)}".encode())
+    _put(prototxt, f"# Written by `ocaffe quantize`.\n{write_text(message)}".encode())
     write_weights(weights, message, net.weights())
+
+
+def _put(path: Path, content: bytes) -> None:
+    with atomic_write(path) as stream:
+        stream.write(content)

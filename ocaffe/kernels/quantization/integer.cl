@@ -9,13 +9,12 @@
  */
 #include "common.h"
 
+#define MOST_BIAS 0x1p30f /* chips add biases of 32 bits */
+
 INLINE int rounded(const float x, const float scale) {
   if (!(scale > 0)) return 0;
-  int q = (int)rint(x / scale);
-  const float rest = fma(-(float)q, scale, x);
-  if (rest > 0.5f * scale) q++;
-  if (rest < -0.5f * scale) q--;
-  return q;
+  const float near = clamp(rint(x / scale), -MOST_BIAS, MOST_BIAS), rest = fma(-near, scale, x);
+  return fabs(near) < MOST_BIAS ? (int)near + (int)rint(rest / scale) : (int)near;
 }
 
 kernel void product(OPERAND(const float, v), OPERAND(const float, w), OPERAND(const float, scales),
