@@ -14,7 +14,7 @@ from PIL import Image
 
 from ocaffe.selftest.case import Arrays, Case, layer, normal
 from tests.data.scenes import Scene, database
-from tests.layers import flow_cases, fork_cases, public_cases, sampled_cases
+from tests.layers import flow_cases, fork_cases, public_cases, quantized_cases, sampled_cases
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
@@ -168,6 +168,7 @@ CASES = [
     *public_cases.CASES,
     *flow_cases.CASES,
     *sampled_cases.CASES,
+    *quantized_cases.CASES,
     Case("Gelu", layer("Gelu", "x0", "y"), normal(x0=(3, 5, 7)), lambda x, got: {"y": gelu(x["x0"])}, ("x0",)),
     Case(
         "LayerNorm", layer("LayerNorm", "x0", "y", "layer_norm_param { eps: 0.01 }"), normal(x0=(3, 5, 7)),

@@ -28,13 +28,13 @@ from tests.test_golden import cases as golden_cases
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that depend on a training, accuracies
     "AdaCosAddmScale", "AssistedExcitation TRAIN", "BoxOutput", "ChannelScale global TRAIN", "CombinedMargin", "CosinAddm", "CTCGreedyDecoder accuracy",
-    "CTCGreedyDecoder with indicators", "CtcLoss", "CustomData", "DataAugmentation mean TRAIN", "DecodeBBox TRAIN", "DeformableConvolution", "DenseImageData",
-    "DetectionEvaluate", "DetectionLoss", "DiceCoefLoss", "DisparityData", "EuclideanLoss", "EvalDetection", "FloatWriter", "FLOWriter", "FrcnnAnchorTarget",
-    "FrcnnProposalTarget", "FrcnnRoiData", "GenerateAugmentationParameters replaced TRAIN", "GlobalLSEMargin TRAIN", "GuidedDropout stochastic TRAIN",
-    "ImageLabelmapData", "ImageSegData", "ImgWriter", "K1_EuclideanLoss", "K2_EuclideanLoss", "L1Loss", "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct",
-    "LiftedStructSimilaritySoftmaxLoss", "LpqLoss", "Lstm on flat", "Lstm with flat", "MMDLoss", "MTCNNData", "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss",
-    "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData", "SmoothL1Loss with", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout",
-    "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
+    "CTCGreedyDecoder with indicators", "CtcLoss", "CustomData", "DataAugmentation mean TRAIN", "DecodeBBox TRAIN", "DeformableConvolution",
+    "DenseImageData", "DetectionEvaluate", "DetectionLoss", "DiceCoefLoss", "DisparityData", "EuclideanLoss", "EvalDetection", "FloatWriter", "FLOWriter",
+    "FrcnnAnchorTarget", "FrcnnProposalTarget", "FrcnnRoiData", "GenerateAugmentationParameters replaced TRAIN", "GlobalLSEMargin TRAIN",
+    "GuidedDropout stochastic TRAIN", "Histogram", "ImageLabelmapData", "ImageSegData", "ImgWriter", "K1_EuclideanLoss", "K2_EuclideanLoss", "L1Loss",
+    "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LiftedStructSimilaritySoftmaxLoss", "LpqLoss", "Lstm on flat", "Lstm with flat", "MMDLoss",
+    "MTCNNData", "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData",
+    "SmoothL1Loss with", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
 )  # fmt: skip
 
 
