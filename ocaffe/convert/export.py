@@ -65,6 +65,8 @@ def export(net: str | Any, weights: str | Weights | None = None, options: Option
     named = read_weights(weights) if isinstance(weights, str) else weights
     deployed = for_inference(net, named, options)
     _refuse_python(deployed.message)
+    if options.fp16:
+        _refuse_integers(deployed.message)
     graph = built(deployed.message, options)
     arrays = parameter_values(graph, named, options)
     onnx_graph = OnnxGraph(options.opset, arrays, varying(graph, deployed.message, options))
@@ -143,6 +145,14 @@ def _refuse_python(message: Any) -> None:
                 place=Place.of(message.source_file, layer.source_line),
                 layer=f"'{layer.name}' (Python)", fix=_cut_before(layer),
             )  # fmt: skip
+
+
+def _refuse_integers(message: Any) -> None:
+    """Refuse --fp16 for a net with integers: its values between them are those of the grids, which 16 bits may not hold."""
+    for layer in message.layer:
+        if layer.type == "FakeQuantize" or layer.HasField("weight_quantization_param"):
+            place, title = Place.of(message.source_file, layer.source_line), f"'{layer.name}' ({layer.type})"
+            raise Error("--fp16 is given for a net that is quantized already", place=place, layer=title, fix="leave out --fp16")
 
 
 def built(message: Any, options: Options) -> Graph:

@@ -67,17 +67,17 @@ class FakeQuantize(Layer):
             pointwise(rec, text, reads=[x, self._read, dy], writes=[bottoms[0].diff], scalars=self.bounds)
 
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
-        """Write QuantizeLinear and DequantizeLinear in the integers of 8 bits that hold least and most, with Clip where they hold more."""
+        """Write QuantizeLinear and DequantizeLinear in the smallest integers that hold least and most, with Clip where they hold more."""
         p = self.own()
-        kind = next((each for each in (np.int8, np.uint8) if np.iinfo(each).min <= p.least and p.most <= np.iinfo(each).max), None)
-        if kind is None:
-            raise graph.refused(f"its integers are from {p.least} to {p.most}", "leave the blob in 16 or 32 bits: convert the net without this layer")
-        scale = graph.array(self.params[0]).reshape(-1)[:1].astype(np.float32)
-        if p.power_of_two:
-            scale = np.exp2(np.rint(np.log2(scale)))
-        value, zero = scale.reshape(()), np.asarray(p.zero_point, kind)
+        kind = graph.integers(p.least, p.most)
+        value, zero = self.scale_of(graph.array(self.params[0])), np.asarray(p.zero_point, kind)
         x: Blob | str = bottoms[0]
         if (p.least, p.most) != (np.iinfo(kind).min, np.iinfo(kind).max):
             x = graph.op("Clip", x, float(self.bounds["least"] * value), float(self.bounds["most"] * value))
         q = graph.op("QuantizeLinear", x, graph.constant(value), graph.constant(zero))
         graph.op("DequantizeLinear", q, graph.constant(value), graph.constant(zero), to=tops[0])
+
+    def scale_of(self, array: np.ndarray) -> np.ndarray:
+        """Return the scale that values of blob 0 stand for."""
+        scale = np.maximum(np.asarray(array, np.float32).reshape(()), np.finfo(np.float32).tiny)
+        return np.asarray(np.exp2(np.rint(np.log2(scale))) if self.own().power_of_two else scale, np.float32)

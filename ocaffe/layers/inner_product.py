@@ -62,9 +62,18 @@ class InnerProduct(Layer):
     def onnx(self, graph: OnnxGraph, bottoms: list[Blob], tops: list[Blob]) -> None:
         matrix = len(tops[0].shape) == 2
         direct = matrix and len(bottoms[0].shape) == 2
-        x = graph.values[bottoms[0]] if direct else graph.op("Flatten", bottoms[0], axis=self.first)
-        operands = [graph.parameter(parameter) for parameter in self.params]
-        y = graph.op("Gemm", x, *operands, to=tops[0] if matrix else None, transB=int(not self.own().transpose))
+        rounded = self.param.HasField("weight_quantization_param")
+        if direct:
+            x = graph.values[bottoms[0]]
+        elif rounded:  # onnxruntime moves a DequantizeLinear behind Reshape, and not behind Flatten
+            x = graph.reshape(bottoms[0], (-1, self.inputs))
+        else:
+            x = graph.op("Flatten", bottoms[0], axis=self.first)
+        weight, *bias = self.params
+        # onnxruntime 1.32 rounds the inputs of a Gemm whose integers have a column for each output, and says so nowhere.
+        w = graph.by_output(weight) if rounded else graph.parameter(weight)
+        by_output = rounded or not self.own().transpose
+        y = graph.op("Gemm", x, w, *map(graph.parameter, bias), to=tops[0] if matrix else None, transB=int(by_output))
         if not matrix:
             graph.reshape(y, to=tops[0])
 

@@ -1,6 +1,7 @@
 """The ONNX graph that layers write their nodes into: values, constants, names. `ocaffe.convert.model` converts it to a ModelProto."""
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,9 @@ import numpy as np
 
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.graph import Blob, Node, Parameter
+from ocaffe.ir.layer import WeightOutputs
 from ocaffe.ir.tensor import Shape
+from ocaffe.ir.weight_grid import weight_integers
 from ocaffe.shown import flag
 
 Step = Callable[..., tuple[Sequence[str], str]]
@@ -19,6 +22,9 @@ REDUCE_TAKES_AXES = 18  # since this opset the axes of all reductions are an inp
 TYPES: dict[type[np.generic], int] = {np.float32: 1, np.int64: 7, np.bool_: 9, np.float64: 11}  # numbers of TensorProto.DataType
 UNROLLED = 128  # the most steps of a loop that are written one by one
 SHARED_BYTES = 64  # constants up to this size are stored once
+Integers = type[np.int8] | type[np.uint8] | type[np.int16] | type[np.uint16]
+INTEGERS: tuple[Integers, ...] = (np.int8, np.uint8, np.int16, np.uint16)  # those of QuantizeLinear
+WIDE_INTEGERS = 21  # since this opset QuantizeLinear and DequantizeLinear have 16 bits
 
 
 @dataclass(eq=False)
@@ -106,12 +112,65 @@ class OnnxGraph:
         return value
 
     def parameter(self, parameter: Parameter, shape: Shape | None = None) -> str:
-        """Return the value of a parameter, reshaped to `shape` if given. It is named layer/number after its owner."""
+        """Return the value of a parameter, reshaped to `shape` if given. It is named layer/number after its owner.
+
+        The weights of a product that rounds them are integers, and a DequantizeLinear makes their values.
+        """
+        owner = self.node
+        if owner is not None and shape is None and owner.params[:1] == [parameter] and owner.layer.param.HasField("weight_quantization_param"):
+            return self._of_integers(owner, parameter)
         return self.constant(self.array(parameter) if shape is None else self.array(parameter).reshape(shape), str(parameter))
 
     def array(self, parameter: Parameter) -> np.ndarray:
         """Return the array of a parameter, in the shape that it has in the layer whose rule is running."""
         return self.weights[parameter.source or parameter].reshape(parameter.shape)
+
+    def _of_integers(self, owner: Node, parameter: Parameter) -> str:
+        """Write the weights of a product as integers, and return their values.
+
+        A DequantizeLinear has scales along one axis. Where the outputs are not one axis of the weights (a Deconvolution in groups), the integers are stored
+        by output, and the values are put in order behind it.
+        """
+        (form, whole, scales), shape = self._integers_of(owner, parameter), parameter.shape
+        axis = _axis_of(form.shape, form.kept, shape) if scales.size > 1 else 0
+        if axis is not None:
+            return self._dequantized(whole.reshape(shape), scales, axis)
+        order = _by_output(form.kept, len(form.shape))
+        rows = self.reshape(self.by_output(parameter), [form.shape[place] for place in order])
+        return self.reshape(self.op("Transpose", rows, perm=[order.index(place) for place in range(len(order))]), shape)
+
+    def by_output(self, parameter: Parameter) -> str:
+        """Write the weights of a product as integers, and return their values with a row for each output."""
+        owner = self.node
+        assert owner is not None
+        form, whole, scales = self._integers_of(owner, parameter)
+        rows = np.transpose(whole, _by_output(form.kept, whole.ndim)).reshape(math.prod(form.shape[axis] for axis in form.kept), -1)
+        return self._dequantized(rows, scales, 0)
+
+    def _integers_of(self, owner: Node, parameter: Parameter) -> tuple[WeightOutputs, np.ndarray, np.ndarray]:
+        """Return the form of a product's weights, their integers in this form, and their scales."""
+        form = owner.layer.weight_outputs()
+        assert form is not None, "build refuses other layers"
+        whole, scales = weight_integers(self.array(parameter), form, owner.layer.param.weight_quantization_param)
+        largest = int(np.abs(whole).max(initial=0))
+        return form, whole.astype(self.integers(-largest, largest)), np.where(scales > 0, scales, np.float32(1))  # the integers are 0 there
+
+    def _dequantized(self, whole: np.ndarray, scales: np.ndarray, axis: int) -> str:
+        assert self.node is not None
+        scale = scales.reshape(-1 if scales.size > 1 else ())
+        values = whole, scale, np.zeros(scale.shape, whole.dtype)
+        names = (self.constant(value, name) for value, name in zip(values, (f"{self.node.name}/integers", "", "")))
+        return self.op("DequantizeLinear", *names, axis=axis if scale.ndim else None)
+
+    def integers(self, least: int, most: int) -> Integers:
+        """Return the smallest type of integers that holds least and most. Raises Error if QuantizeLinear has it not in the opset."""
+        found = [each for each in INTEGERS if np.iinfo(each).min <= least and most <= np.iinfo(each).max]
+        if not found:
+            raise self.refused(f"its integers are from {least} to {most}, and QuantizeLinear has at most 16 bits")
+        if np.iinfo(found[0]).bits > 8 and self.opset < WIDE_INTEGERS:
+            fact = f"its integers are from {least} to {most}, and QuantizeLinear has 16 bits since opset {WIDE_INTEGERS}"
+            raise self.refused(fact, flag("opset", WIDE_INTEGERS))
+        return found[0]
 
     def _value(self, given: Value) -> str:
         if given is None or isinstance(given, str):
@@ -277,6 +336,20 @@ class OnnxGraph:
                 names[:] = [final.get(name, name) for name in names]
         self.values, self.inputs = ({blob: final[value] for blob, value in known.items()} for known in (self.values, self.inputs))
         self.outputs = [final[value] for value in self.outputs]
+
+
+def _axis_of(form: Shape, kept: Sequence[int], shape: Shape) -> int | None:
+    """Return the axis of an array of this shape along which alone the scales of its `form` differ, None if there is none."""
+    outputs = [axis for axis in kept if form[axis] > 1]
+    if len(outputs) == 1:
+        before = math.prod(form[: outputs[0]])
+        return next((axis for axis, size in enumerate(shape) if math.prod(shape[:axis]) == before and size == form[outputs[0]]), None)
+    return None
+
+
+def _by_output(kept: Sequence[int], axes: int) -> list[int]:
+    """Return the axes with those of the outputs first."""
+    return [*kept, *(axis for axis in range(axes) if axis not in kept)]
 
 
 def body_of(node: OnnxNode) -> Body | None:
