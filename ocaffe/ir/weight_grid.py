@@ -11,7 +11,7 @@ SMALLEST = 1e-30  # a scale of which a logarithm is taken
 
 
 def weight_scales(array: np.ndarray, form: WeightOutputs, param: Any) -> np.ndarray:
-    """Return the scales that a WeightQuantizationParameter asks for, as an array that broadcasts to `form.shape`: one for each output, or one.
+    """Return the scales of a WeightQuantizationParameter, as an array that broadcasts to `form.shape`: one for each output, or one.
 
     A scale is the largest magnitude over the largest integer, or the next power of two. It is 0 for weights that are all 0.
     """
