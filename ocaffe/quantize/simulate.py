@@ -9,6 +9,9 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
 from ocaffe.errors import Error, names_text
+from ocaffe.ir.layer import WeightOutputs
+from ocaffe.ir.weight_grid import weight_integers
+from ocaffe.ir.weight_grid import weight_scales as grid_of_weights
 from ocaffe.quantize.grid import Grid
 from ocaffe.quantize.images import RAW
 from ocaffe.quantize.scheme import Scheme
@@ -81,29 +84,23 @@ def set_rounding(layer: Any, scheme: Scheme, bits: int) -> None:
 
 def weight_scales(net: Net, layer: Any, array: np.ndarray, scheme: Scheme, bits: int = 8) -> np.ndarray:
     """Return the scales of a product's weights: one for each output, or one."""
-    by_output, kept = by_outputs(net, layer, array)
-    largest = np.abs(by_output).max(axis=tuple(axis for axis in range(by_output.ndim) if axis not in kept)) if scheme.per_channel else np.abs(array).max()
-    most = np.float32(2 ** (bits - 1) - 1)
-    scales = np.asarray(largest, np.float32).reshape(-1) / most
-    return np.where(scales > 0, 2 ** np.ceil(np.log2(np.maximum(scales, 1e-30))), 0).astype(np.float32) if scheme.power_of_two else scales
-
-
-def by_outputs(net: Net, layer: Any, array: np.ndarray) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Return the weights of a product with another shape, and its axes of outputs."""
-    form = net.computed(layer).weight_outputs()
-    assert form is not None, f"{layer.type} is no product"
-    return array.reshape(form.shape), form.kept
+    return grid_of_weights(array, _form(net, layer), _rounding(scheme, bits)).reshape(-1)
 
 
 def rounded_weights(net: Net, layer: Any, array: np.ndarray, scheme: Scheme, bits: int = 8) -> np.ndarray:
     """Return the weights on the grid, as the simulation computes them."""
-    form, kept = by_outputs(net, layer, np.asarray(array, np.float32))
-    scales = weight_scales(net, layer, array, scheme, bits)
-    sizes = [size if axis in kept and scheme.per_channel else 1 for axis, size in enumerate(form.shape)]
-    scale, most = scales.reshape(sizes), np.float32(2 ** (bits - 1) - 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rounded = np.where(scale > 0, np.clip(np.rint(form / scale), -most, most) * scale, form)
-    return rounded.reshape(np.shape(array)).astype(np.float32)
+    whole, scales = weight_integers(array, _form(net, layer), _rounding(scheme, bits))
+    return (whole * scales).reshape(np.shape(array)).astype(np.float32)
+
+
+def _form(net: Net, layer: Any) -> WeightOutputs:
+    form = net.computed(layer).weight_outputs()
+    assert form is not None, f"{layer.type} is no product"
+    return form
+
+
+def _rounding(scheme: Scheme, bits: int) -> Any:
+    return proto.WeightQuantizationParameter(bits=bits, per_channel=scheme.per_channel, power_of_two=scheme.power_of_two)
 
 
 def without_bodies(net: Net) -> Net:
