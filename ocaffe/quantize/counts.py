@@ -8,6 +8,7 @@ import numpy as np
 from ocaffe.kernels.quantization.histogram import BINS, edges
 
 EDGES = edges()
+NARROW = 1e-6  # the least width of the last bin, as a share: the largest magnitude may be its lower bound, as the 6 of ReLU6 is
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Counts:
         filled = np.flatnonzero(self.magnitudes)
         if len(filled):
             last = filled[-1] + 1
-            bounds[last] = max(self.largest, np.nextafter(bounds[last - 1], np.inf))
+            bounds[last] = max(self.largest, bounds[last - 1] * (1 + NARROW), np.nextafter(0, 1))
             bounds[last + 1 :] = np.maximum(bounds[last + 1 :], bounds[last])
         return bounds
 
@@ -64,5 +65,6 @@ class Counts:
         """Return counts by magnitude in bins of equal width, from 0 to the largest magnitude. Values are spread evenly over a bin."""
         bounds = self.bounds()
         cumulative = np.concatenate([[0.0], np.cumsum(self.magnitudes)])
+        end = bounds[int(np.searchsorted(cumulative, cumulative[-1]))]
         keep = np.concatenate([[True], np.diff(bounds) > 0])
-        return np.diff(np.interp(np.linspace(0, self.largest, bins + 1), bounds[keep], cumulative[keep]))
+        return np.diff(np.interp(np.linspace(0, end, bins + 1), bounds[keep], cumulative[keep]))

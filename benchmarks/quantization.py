@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""The cost of integers of 8 bits: nets of the zoo with few channels, trained on a hard task here, and quantized in several ways.
+
+    benchmarks/quantization.py [--nets lenet mobilenet_v1 ..] [--mnist FOLDER] [--device D] [--iterations 3000] [--tests 10000] [--folder DIR] [--json FILE]
+    benchmarks/quantization.py --table [--json FILE]
+
+The task: noisy images of two overlapping digits, each with a contrast of its own. The 55 classes are the pairs of digits. Digits for testing occur in no
+image for training. They are MNIST's with --mnist, else scikit-learn's. The nets are those of the zoo, with a share of their channels. A net that is in DIR
+is not trained again.
+
+Ways: `plain` is that of a simple tool: ranges of all values, one scale for all weights of a layer, nothing recovered. `max` and `kl` have a scale for each
+output of a layer. `auto` chooses the method for each blob. `recovered` is the default of `ocaffe quantize`: equalisation, bias correction and
+reconstruction follow. Calibration sees 512 images of the training set. top-1 is that of the test images. Agreement: the share of them that get the class
+of the net in floats. Error: the mean squared error of the probabilities, as a share of their variance.
+"""
+import argparse
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import ocaffe
+from ocaffe import log, proto
+from ocaffe.cl.device import select_device
+from ocaffe.convert.caffe.net import Net as Folded
+from ocaffe.convert.caffe.rewrite import rewrite
+from ocaffe.convert.options import Options
+from ocaffe.formats.text import parse
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.observe import running
+from ocaffe.quantize.quantize import Settings, quantize
+from ocaffe.quantize.scheme import read_scheme
+from ocaffe.quantize.simulate import simulated
+from ocaffe.tools.datasets.sets import DataSet, digits, mnist
+from ocaffe.zoo import classifiers
+from ocaffe.zoo.net import CLASSES, XAVIER, Net, lines
+
+HEIGHT, WIDTH = 32, 40
+PAIRS = 55
+BATCH, CALIBRATION = 64, 512
+HERE = pathlib.Path(__file__).parent
+SCHEME = read_scheme("int8")
+PLAIN = {"equalise": False, "correct": False, "steps": 0}
+WAYS = {
+    "plain": Settings(dataclasses.replace(SCHEME, per_channel=False), "max", **PLAIN),
+    "max": Settings(SCHEME, "max", **PLAIN),
+    "kl": Settings(SCHEME, "kl", **PLAIN),
+    "auto": Settings(SCHEME, **PLAIN),
+    "recovered": Settings(SCHEME),
+}
+
+
+# -- task ------------------------------------------------------------------------------------------------------------
+
+
+def pairs(source: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return images of two digits each, about of unit size, and the number of their pair, whatever their order."""
+    rng = np.random.default_rng(seed)
+    images, labels = np.zeros((count, 1, HEIGHT, WIDTH), np.float32), np.zeros(count, np.int64)
+    for i in range(count):
+        pair = [0, 0]
+        for place in (0, 1):
+            chosen = rng.integers(len(source.labels))
+            top, left = rng.integers(0, HEIGHT - 23), rng.integers(0, 5) + place * (WIDTH - 28)
+            images[i, 0, top : top + 24, left : left + 24] += source.images[chosen, 0, 2:-2, 2:-2] * (rng.uniform(0.3, 1) / 255)
+            pair[place] = source.labels[chosen]
+        labels[i] = max(pair) * (max(pair) + 1) // 2 + min(pair)
+        images[i] += rng.normal(0, rng.uniform(0.05, 0.25), images[i].shape)
+    return images * 2, labels
+
+
+def enlarged(images: np.ndarray, factor: int) -> np.ndarray:
+    return images.repeat(factor, axis=2).repeat(factor, axis=3) if factor > 1 else images
+
+
+# -- nets ------------------------------------------------------------------------------------------------------------
+
+
+class Small(Net):
+    """A net of the zoo with 1 / `narrow` of its channels, for the task. `dense`: convolutions called so have stride 1."""
+
+    def __init__(self, narrow: int, factor: int, dense: str = "", deploy: bool = False) -> None:
+        super().__init__(deploy)
+        self.narrow, self.factor, self.dense = narrow, factor, dense
+
+    def data(self, *args: Any, **settings: Any) -> str:
+        for name, shape in (("data", [BATCH, 1, HEIGHT * self.factor, WIDTH * self.factor]), ("label", [BATCH])):
+            self.layers.append({"name": name, "type": "Input", "top": name, "input_param": {"shape": {"dim": shape}}})
+        return "data"
+
+    def weighted(self, kind: str, message: str, name: str, bottom: str, /, **settings: Any) -> str:
+        channels, group = settings["num_output"], settings.get("group", 1)
+        settings["num_output"] = PAIRS if channels in (CLASSES, 10) else max(4, channels // self.narrow)
+        if group > 1:
+            settings["group"] = settings["num_output"]
+        if name == self.dense:
+            settings["stride"] = 1
+        return super().weighted(kind, message, name, bottom, **settings)
+
+    def pool(self, name: str, bottom: str, pool: str, **window: Any) -> str:
+        return super().pool(name, bottom, pool, **({"global_pooling": True} if pool == "AVE" else window))
+
+    def layer(self, kind: str, name: str, bottom: str | list[str], top: str = "", /, **fields: Any) -> str:
+        if name.startswith(("loss1/", "loss2/")):  # GoogLeNet's losses in the middle need larger images
+            return name
+        return super().layer(kind, name, bottom, top, **fields)
+
+    def classify(self, blob: str, loss: str = "loss", *args: Any, **weight: Any) -> str:
+        return self.layer("SoftmaxWithLoss", loss, [blob, "label"], **weight)
+
+
+def lenet(net: Net) -> None:
+    """LeNet, whose text the zoo has as a file."""
+    x = net.data(28, 64, 64)
+    x = net.pool("pool1", net.conv("conv1", x, 20, kernel_size=5, weight=XAVIER, bias=0), "MAX", kernel_size=2, stride=2)
+    x = net.pool("pool2", net.conv("conv2", x, 50, kernel_size=5, weight=XAVIER, bias=0), "MAX", kernel_size=2, stride=2)
+    x = net.relu("relu1", net.fc("ip1", x, 500, weight=XAVIER, bias=0))
+    net.classify(net.fc("ip2", x, CLASSES, weight=XAVIER, bias=0))
+
+
+BUILT: dict[str, tuple[Callable[[Net], None], int, int, str, float]] = {  # the net, its share of channels, enlargement, a layer with stride 1, rate
+    "lenet": (lenet, 2, 1, "", 0.002),
+    "mobilenet_v1": (classifiers.mobilenet_v1, 4, 1, "conv1", 0.003),
+    "mobilenet_v2": (classifiers.mobilenet_v2, 4, 1, "conv1", 0.003),
+    "resnet20": (partial(classifiers.resnet_cifar, depth=3), 2, 1, "", 0.003),
+    "googlenet": (classifiers.googlenet, 8, 2, "", 0.001),
+    "squeezenet": (classifiers.squeezenet, 4, 2, "", 0.001),
+    "vgg": (partial(classifiers.vgg, stages=[(64, 1), (128, 1), (256, 2), (512, 2)]), 8, 1, "", 0.001),
+}
+
+
+def message_of(name: str) -> Any:
+    build, narrow, factor, dense, _ = BUILT[name]
+    net = Small(narrow, factor, dense)
+    build(net)
+    return parse("\n".join(lines({"name": name, "layer": net.layers})), proto.NetParameter)
+
+
+def train(name: str, message: Any, images: np.ndarray, labels: np.ndarray, iterations: int, device: Any, file: pathlib.Path) -> None:
+    param = proto.SolverParameter(type="Adam", base_lr=BUILT[name][-1], momentum=0.9, momentum2=0.999, weight_decay=1e-4, lr_policy="poly", power=1.0,
+                                  max_iter=iterations, random_seed=1, snapshot_prefix=str(file.with_suffix("")))  # fmt: skip
+    param.net_param.CopyFrom(message)
+    solver = ocaffe.get_solver(param, keep=[], device=device)
+    rng = np.random.default_rng(1)
+    for _ in range(iterations):
+        chosen = rng.integers(len(images), size=BATCH)
+        solver.net.blobs["data"].data[...] = enlarged(images[chosen], BUILT[name][2])
+        solver.net.blobs["label"].data[...] = labels[chosen]
+        solver.step(1)
+    solver.net.save(str(file))
+    solver.close()
+
+
+# -- scores ----------------------------------------------------------------------------------------------------------
+
+
+def batches(images: np.ndarray, factor: int) -> Iterator[Mapping[str, np.ndarray]]:
+    for begin in range(0, len(images) - BATCH + 1, BATCH):
+        yield {"data": enlarged(images[begin : begin + BATCH], factor)}
+
+
+def scores(net: Folded, images: Images, device: Any) -> np.ndarray:
+    output, found = net.outputs[0], []
+    with running(images.message(net), net.weights(), [output], device) as run:
+        for _ in images.run(run):
+            found.append(run.blobs[output].data.reshape(images.batch, -1).copy())
+    return np.concatenate(found)
+
+
+def measured(name: str, options: argparse.Namespace, made: DataSet, device: Any) -> dict[str, Any]:
+    folder, factor, message = pathlib.Path(options.folder), BUILT[name][2], message_of(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.caffemodel"
+    images, labels = pairs(made.parts["train"], options.images, 1)
+    tests, truth = pairs(made.parts["test"], options.tests // BATCH * BATCH, 2)
+    started = time.monotonic()
+    if not file.exists():
+        train(name, message, images, labels, options.iterations, device, file)
+    (folder / f"{name}.prototxt").write_text(str(message))
+    result: dict[str, Any] = {"training_s": round(time.monotonic() - started), "iterations": options.iterations}
+    calibration = Images(CALIBRATION, BATCH, arrays=partial(batches, images[:CALIBRATION], factor))
+    held_out = Images(len(tests), BATCH, arrays=partial(batches, tests, factor))
+    net = rewrite(message, str(file), Options(fold=True)).net
+    floats = scores(net, held_out, device)
+    best = floats.argmax(axis=1)
+    result["fp32"] = {"top1": 100 * float((best == truth).mean())}
+    print(name, "fp32", result["fp32"], flush=True)
+    for way, settings in WAYS.items():
+        if options.ways and way not in options.ways:
+            continue
+        started = time.monotonic()
+        quantized = quantize(net, settings, calibration, device)
+        seconds = time.monotonic() - started
+        rounded = scores(simulated(quantized.rounded(), quantized.table), held_out, device)
+        top = rounded.argmax(axis=1)
+        result[way] = {
+            "top1": round(100 * float((top == truth).mean()), 2), "agreement": round(100 * float((top == best).mean()), 2),
+            "error": float(((rounded - floats) ** 2).mean() / floats.var()), "seconds": round(seconds, 1),
+            "stages": [(what, float(f"{error:.3g}")) for what, error in quantized.stages],
+        }  # fmt: skip
+        print(name, way, result[way], flush=True)
+    return result
+
+
+# -- command ---------------------------------------------------------------------------------------------------------
+
+
+def table(results: Mapping[str, Any]) -> Iterator[str]:
+    """Lines of a table of Markdown: top-1 of the net in floats, and what each way loses, in points."""
+    yield "| net | fp32 | " + " | ".join(f"{way}" for way in WAYS) + " | agreement | error |"
+    yield "|---|---|" + "---|" * (len(WAYS) + 2)
+    for name, result in results.items():
+        best = result["fp32"]["top1"]
+        lost = [f"{result[way]['top1'] - best:+.2f}" if way in result else "" for way in WAYS]
+        end = result.get("recovered", {})
+        yield f"| {name} | {best:.2f} % | " + " | ".join(lost) + f" | {end.get('agreement', 0):.1f} % | {end.get('error', 0):.1e} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nets", nargs="*", default=list(BUILT), choices=list(BUILT))
+    parser.add_argument("--ways", nargs="*", default=[], choices=list(WAYS), help="default: all")
+    parser.add_argument("--mnist", default="", help="folder with MNIST's four files")
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--iterations", type=int, default=3000)
+    parser.add_argument("--images", type=int, default=60000, help="of the training set")
+    parser.add_argument("--tests", type=int, default=10000, help="images on which the nets are tested")
+    parser.add_argument("--folder", default="build/quantization", help="for the trained nets")
+    parser.add_argument("--json", default="")
+    parser.add_argument("--table", action="store_true", help="print the table of the committed figures, or of those in --json")
+    options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(json.loads(pathlib.Path(options.json or HERE / "quantization.json").read_text())["nets"])))
+        return
+    log.quiet()
+    made = mnist(options.mnist) if options.mnist else digits(None)
+    device = select_device(options.device)
+    results = {}
+    for name in options.nets:
+        results[name] = measured(name, options, made, device)
+        if options.json:
+            file = pathlib.Path(options.json)
+            before = json.loads(file.read_text())["nets"] if file.exists() else {}
+            content = {"device": device.name, "digits": "MNIST" if options.mnist else "scikit-learn", "nets": {**before, **results}}
+            file.write_text(json.dumps(content, indent=1) + "\n")
+    print("\n".join(table(results)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Recovery: corrected biases, trained weights and scales, chosen ranges; and the whole of `quantize`, which keeps what helps."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ocaffe.cl.device import Device
+from ocaffe.convert.caffe.net import Net
+from ocaffe.errors import Error
+from ocaffe.quantize.choose import choose
+from ocaffe.quantize.correct import correct
+from ocaffe.quantize.images import Images
+from ocaffe.quantize.measure import measure, output_error
+from ocaffe.quantize.observe import observe
+from ocaffe.quantize.places import places, rounded_products
+from ocaffe.quantize.quantize import Settings, quantize
+from ocaffe.quantize.reconstruct import reconstruct
+from ocaffe.quantize.scheme import Scheme, read_scheme
+from ocaffe.quantize.simulate import simulated, without_bodies
+from ocaffe.quantize.table import Table
+from ocaffe.quantize.thresholds import METHODS
+from tests.quantize.nets import conv, data, fc, images_of, net_of, outputs_of, text
+
+pytestmark = pytest.mark.unoptimised
+INT8 = read_scheme("int8")
+FOUR = replace(INT8, bits=4, least=-8)
+LAYERS = [data(8, 3, 8, 8), conv("data", "a", 8), text("ReLU", "a", "a", name="relu"), conv("a", "b", 8, 3, "group: 8"), text("ReLU", "b", "b", name="r2"),
+          fc("b", "c", 6)]  # fmt: skip
+
+
+def calibrated(net: Net, scheme: Scheme, images: Images, device: Any, method: str = "max") -> Table:
+    at = places(net, scheme)
+    entries = choose(net, at, observe(net, at, images, device), scheme, method, images, device)
+    return Table(scheme, entries, [layer.name for layer in rounded_products(net, scheme, at)])
+
+
+def error_of(net: Net, table: Table, images: Images, device: Any, original: Net) -> float:
+    return output_error(net, measure(net, table, images, device, original=original))
+
+
+def test_the_error_of_the_outputs_is_that_of_both_nets(device: Device) -> None:
+    net = net_of(*LAYERS)
+    images = images_of(net)
+    table = calibrated(net, FOUR, images, device)
+    (exact,), (rounded,) = outputs_of(net, images, device), outputs_of(simulated(net, table), images, device)
+    assert error_of(net, table, images, device, net) == pytest.approx(((rounded - exact) ** 2).mean() / (exact**2).mean(), rel=1e-3)
+
+
+def test_auto_takes_the_method_with_the_smallest_error(device: Device) -> None:
+    net = net_of(*LAYERS)
+    images = images_of(net)
+    one = calibrated(net, FOUR, images, device, "auto").values["data"]
+    errors = {}
+    for method in METHODS:
+        grid = calibrated(net, FOUR, images, device, method).values["data"].grid
+        errors[method] = error_at(net, Table(FOUR, {"data": replace(one, grid=grid)}), net.producer("a").bottom[0], images, device)
+    assert errors[one.method] == pytest.approx(min(errors.values()), rel=1e-3)
+    assert errors[one.method] < 0.8 * errors["max"]
+
+
+def error_at(net: Net, table: Table, value: str, images: Images, device: Any) -> float:
+    (exact,), (rounded,) = outputs_of(net, images, device, (value,)), outputs_of(simulated(net, table), images, device, (value,))
+    return float(((rounded - exact) ** 2).mean())
+
+
+def test_bias_correction_removes_the_mean_error(device: Device) -> None:
+    net = net_of(data(8, 3, 8, 8), conv("data", "a", 8), text("ReLU", "a", "a", name="relu"), fc("a", "c", 6))
+    images = images_of(net, change=lambda x: np.abs(x, out=x))
+    table = calibrated(net, FOUR, images, device)
+    changed = without_bodies(net)
+    correct(changed, table, images, device)
+    (exact,), (before,) = outputs_of(net, images, device), outputs_of(simulated(net, table), images, device)
+    alone = Table(FOUR, table.values, ["c"])  # the product whose inputs are exact but for their rounding
+    (after,) = outputs_of(simulated(changed, alone), images, device)
+    assert error_of(changed, table, images, device, net) < error_of(net, table, images, device, net)
+    assert np.abs((after - exact).mean(axis=0)).mean() < np.abs((before - exact).mean(axis=0)).mean()
+
+
+def test_reconstruction_lessens_the_error(device: Device) -> None:
+    net = net_of(*LAYERS)
+    images = images_of(net, 64)
+    table = calibrated(net, FOUR, images, device)
+    before, changed, told = error_of(net, table, images, device, net), without_bodies(net), list[int]()
+    reconstruct(changed, table, images, 100, device, told.append)
+    assert error_of(changed, table, images, device, net) < 0.85 * before
+    assert told == list(range(1, 101))
+
+
+def test_two_reconstructions_have_the_same_bits(device: Device) -> None:
+    net = net_of(*LAYERS)
+    images, found = images_of(net), []
+    for _ in range(2):
+        changed, table = without_bodies(net), calibrated(net, FOUR, images, device)
+        reconstruct(changed, table, images, 5, device)
+        found.append([array.tobytes() for arrays in changed.arrays.values() for array in arrays] + [entry.grid.scale for entry in table.values.values()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("scheme", ["int8", "onnx", "ncnn", "rknn", "nnie"])
+def test_quantize_keeps_what_helps(scheme: str, device: Device) -> None:
+    net = net_of(*LAYERS)
+    images = images_of(net)
+    made = quantize(net, Settings(read_scheme(scheme), steps=10), images, device)
+    kept = [error for what, error in made.stages if "taken back" not in what]
+    assert kept[-1] == min(error for _, error in made.stages)
+    assert error_of(made.net, made.table, images, device, net) == pytest.approx(kept[-1], rel=1e-3)
+    (weight, *_) = made.rounded().arrays["c"]
+    assert np.isfinite(weight).all()
+    assert len(np.unique(weight[0])) <= 256
+
+
+def test_the_net_that_is_given_stays(device: Device) -> None:
+    net = net_of(*LAYERS)
+    before = {name: [array.copy() for array in arrays] for name, arrays in net.arrays.items()}
+    quantize(net, Settings(INT8, steps=3), images_of(net), device)
+    assert all((old == new).all() for name in before for old, new in zip(before[name], net.arrays[name]))
+
+
+# -- bad input -------------------------------------------------------------------------------------------------------
+
+
+def refused(net: Net, images: Images, device: Any, scheme: str = "int8") -> str:
+    with pytest.raises(Error) as caught:
+        quantize(net, Settings(read_scheme(scheme), steps=2), images, device)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_images_that_are_not_finite(bad: float, device: Device) -> None:
+    net = net_of(*LAYERS)
+
+    def spoil(x: np.ndarray) -> None:
+        x[3, 1, 2, 4] = bad
+
+    text_of = refused(net, images_of(net, change=spoil), device)
+    assert "'data' has NaN or infinity in 1 place" in text_of
+    assert "images" in text_of
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("index", [0, 1])
+def test_weights_that_are_not_finite(bad: float, index: int, device: Device) -> None:
+    net = net_of(*LAYERS)
+    net.arrays["b"][index] = net.arrays["b"][index].copy()
+    net.arrays["b"][index].reshape(-1)[1] = bad
+    text_of = refused(net, images_of(net), device)
+    assert "'b'" in text_of
+    assert "NaN or infinity" in text_of
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0, -2.5])
+def test_constant_images(constant: float, device: Device) -> None:
+    net = net_of(*LAYERS)
+    made = quantize(net, Settings(INT8, steps=2), images_of(net, change=lambda x: x.fill(constant)), device)
+    assert all(np.isfinite(entry.grid.scale) and entry.grid.scale > 0 for entry in made.table.values.values())
+    assert made.stages[-1][1] < 1e-3
+
+
+def test_weights_of_zero(device: Device) -> None:
+    net = net_of(*LAYERS)
+    net.arrays["a"] = [np.zeros_like(net.arrays["a"][0]), -np.ones_like(net.arrays["a"][1])]  # the ReLU behind it gives 0 alone
+    made = quantize(net, Settings(INT8, steps=2), images_of(net), device)
+    assert np.isfinite(made.stages[-1][1])
+    assert all(np.isfinite(array).all() for arrays in made.rounded().arrays.values() for array in arrays)
+
+
+def test_a_net_without_products(device: Device) -> None:
+    net = net_of(data(8, 3, 8, 8), text("TanH", "data", "t"))
+    assert "no layer that computes with integers: Convolution" in refused(net, images_of(net), device)
+
+
+def test_values_of_any_size(device: Device) -> None:
+    for size in (1e-6, 1e6):
+        net = net_of(*LAYERS[:2])
+        net.arrays["a"][1][...] = 0
+        made = quantize(net, Settings(INT8, steps=2), images_of(net, change=lambda x, size=size: np.multiply(x, size, out=x)), device)
+        assert made.stages[-1][1] < 1e-3, size
