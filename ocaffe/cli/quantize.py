@@ -30,16 +30,18 @@ from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.formats.batch import batched
 from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
+from ocaffe.quantize import page
 from ocaffe.quantize.choose import AUTO
 from ocaffe.quantize.graft import QUANTIZED_NET, QUANTIZED_WEIGHTS
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.observe import Tell
-from ocaffe.quantize.output import write_all
-from ocaffe.quantize.quantize import Quantized, Settings, quantize
+from ocaffe.quantize.output import Format, write_all
+from ocaffe.quantize.quantize import JUDGES, Quantized, Settings, quantize
 from ocaffe.quantize.reconstruct import STEPS
 from ocaffe.quantize.scheme import read_scheme, schemes
 from ocaffe.quantize.thresholds import METHODS
 from ocaffe.quantize.training import DONE, SOLVER, finished, snapshots, unfinished, write_training
+from ocaffe.quantize.worst import worst
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write, new_folder, text_lines
@@ -48,7 +50,9 @@ from ocaffe.support.progress import progress
 NAME = "quantize"
 PLACE = f"ocaffe {NAME}"
 LOG = "train.log"
+FORMATS: dict[str, Format] = {}  # the tables of chips' tools, by the name of their file
 IMAGES, BATCH = 512, 32
+PICTURES = 12  # of the images whose outputs change most
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,8 +72,11 @@ def main(argv: Sequence[str]) -> int:
         images, sized = _images(options, message, chosen)
         folding = Options(fold=True, shapes=shapes_of(options.shape, NAME), level=options.level, stages=chosen, unknown_fields=options.allow_unknown_fields)
         made = quantize(rewrite(sized, options.weights, folding).net, settings, images, device, _told)
+        judges = images.first(JUDGES)
+        with _told("worst images", judges.count) as tell:
+            shown = worst(made.net, made.table, judges, PICTURES, device, tell, original=made.source)
         with new_folder(options.out) as folder:
-            names = write_all(folder, made, {})
+            names = write_all(folder, made, {**FORMATS, page.FILE: lambda made: page.page(f"{options.net} in integers", made, shown).encode()})
             if options.train:
                 write_training(folder, options.out, made, options.train, folding)
     _report(options, made, names, time.monotonic() - started)
@@ -85,7 +92,7 @@ def _train(options: argparse.Namespace) -> int:
     if status:
         return status
     made = finished(options.out)
-    write_all(Path(options.out), made, {})
+    write_all(Path(options.out), made, {**FORMATS, page.FILE: lambda made: page.page(f"{options.net} in integers, trained", made, ()).encode()})
     with atomic_write(os.path.join(options.out, DONE)) as stream:
         stream.write(f"{max(snapshots(options.out))} iterations\n".encode())
     say(f"{options.out}: trained, {len(made.table.products)} products with integers")
