@@ -29,7 +29,7 @@ class Counts:
         self.positive += counts[:BINS]
         self.negative += counts[BINS : 2 * BINS]
         self.unknown += int(counts[2 * BINS])
-        self.high, self.low = max(self.high, float(extremes[0])), min(self.low, -float(extremes[1]))
+        self.high, self.low = max(self.high, float(extremes[0])), min(self.low, 0.0 - float(extremes[1]))  # 0, not -0
 
     @property
     def total(self) -> float:

@@ -20,11 +20,11 @@ FILE = "report.html"
 LEAST = 1e-8  # the error at the left end of a bar; 1 is at the right end
 BINS, WIDTH, HEIGHT = 120, 360, 56  # of a histogram
 SIDE = 112  # pixels of the longer side of a picture
-STYLE = COMMON + """h1, td { overflow-wrap: anywhere } table { border-collapse: collapse } th { text-align: left }
+STYLE = COMMON + """h1 { overflow-wrap: anywhere } table { border-collapse: collapse } th { text-align: left }
 td, th { padding: .2em .9em .2em 0; vertical-align: middle } td.number { text-align: right; white-space: nowrap }
-td.bar { min-width: 7em } td.bar i { display: block; height: .9em; border-radius: 2px; background: #4c78a8 } svg.counts { display: block }
+td.bar { min-width: 7em } td.bar i { display: block; height: .9em; border-radius: 2px; background: #4c78a8 } svg.counts { display: block; width: 360px; height: 56px; padding: 0; background: none; border-radius: 0 }
 svg.counts rect { fill: #4c78a8 } svg.counts rect.cut { fill: #d62728 } svg.counts line { stroke: #e08214; stroke-width: 2 }
-.pictures { display: flex; flex-wrap: wrap; gap: 1em } figure { margin: 0; width: 9em; font-size: .85em } figure img { image-rendering: pixelated }"""
+.pictures { display: flex; flex-wrap: wrap; gap: 1em } figure { margin: 0; width: 9em; font-size: .85em } figure img { image-rendering: pixelated } .one { white-space: nowrap }"""
 
 
 def page(title: str, made: Quantized, worst: Sequence[Worst]) -> str:
@@ -80,7 +80,7 @@ def _pictures(worst: Sequence[Worst]) -> Iterator[str]:
         for item in worst:
             first, second = int(item.floats.argmax()), int(item.rounded.argmax())
             answer = f"largest output {first}" if first == second else f"largest output {first} in floats, {second} rounded"
-            caption = f"<figcaption>image {item.number}: {item.error:.1e}; {answer}</figcaption>"
+            caption = f"<figcaption>image {item.number}: <span class=one>{item.error:.1e}</span>; {answer}</figcaption>"
             yield f'<figure><img src="{_png(item.image)}" alt="image {item.number}">{caption}</figure>'
         yield "</div>"
 
