@@ -13,6 +13,7 @@ from ocaffe.compiler.network import phase_net
 from ocaffe.errors import Error, names_text
 from ocaffe.formats.text import read_net
 from ocaffe.formats.weights import read_weights, weight_files
+from ocaffe.quantize.graft import quantized_files, quantized_net
 from ocaffe.selftest.compare import Side, compare
 from ocaffe.shown import say
 from ocaffe.support import log
@@ -31,6 +32,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("caffemodel", metavar="WEIGHTS", nargs="?", default="", help="weights, separated by ','")
     parser.flag("model", "", "the same as NET, as in test and time")
     parser.flag("weights", "", "the same as WEIGHTS; without them both runs start from the fillers")
+    parser.flag("quantized", "", "the folder of `ocaffe quantize`: compare its net, which rounds as a chip does, in place of that of NET")
     parser.flag("phase", "TRAIN", "TRAIN or TEST, without --dump", choices=("TRAIN", "TEST"))
     device_flags(parser)
     parser.flag("with", PLAIN, f"the second run: another device, or '{PLAIN}': the same device without fusion, recomputation and memory sharing")
@@ -47,10 +49,15 @@ def main(argv: Sequence[str]) -> int:
         if word and getattr(options, flag):
             raise Error(f"two values are given: {word} and --{flag} {getattr(options, flag)}", place="ocaffe compare", fix=f"leave --{flag} out")
         setattr(options, flag, word or getattr(options, flag))
+    if options.quantized:
+        files = quantized_files(options.quantized)
+        options.model, options.weights = options.model or files[0], options.weights or files[1]
     path, other = required(options, "model", "the model", "compare"), getattr(options, "with")
     if not options.tolerance > 0:
         raise Error(f"--tolerance is {options.tolerance:g}", place="ocaffe compare", fix="--tolerance 1e-4, or another share above 0")
     message = read_net(path, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
+    if options.quantized and options.model != quantized_files(options.quantized)[0]:
+        message = quantized_net(message, options.quantized, options.level, stages(options.stage, message) or ("",))
     if options.dump:
         return _with_dump(options, message)
     alone = next((name for name in ("map", "scales", "input", "html") if getattr(options, name)), "")

@@ -26,6 +26,7 @@ from ocaffe.evaluation.objects import BOX, IMAGE, LEAST
 from ocaffe.evaluation.preprocessing import Preprocessing
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.formats.text import read_net
+from ocaffe.quantize.graft import quantized_files
 from ocaffe.shown import json_text, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
@@ -47,8 +48,9 @@ def main(argv: Sequence[str]) -> int:
     model, weights = options.model or os.path.join(folder, "deploy.prototxt"), options.weights or os.path.join(folder, BEST)
     check_weights(weights)
     described = os.path.join(folder, "train_val.prototxt") if folder else model
-    net = read_net(model)
-    layer = data_layer(net if described == model else read_net(described))
+    ran, loaded = quantized_files(options.quantized) if options.quantized else (model, weights)
+    net = read_net(ran)
+    layer = data_layer(net if described == ran else read_net(described))
     beside = read_sidecar(weights)
     settings = changed(beside[0], options, sidecar_of(weights), NAME) if beside else preparation(net, layer, described, options, NAME)
     labels = _labels(options.labels, folder or os.path.dirname(model) or ".", layer) or (beside[1] if beside else [])
@@ -57,9 +59,9 @@ def main(argv: Sequence[str]) -> int:
         os.makedirs(options.annotate, exist_ok=True)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     results, failed = [], False
-    deployed = deploy_net(net, settings.shape if isinstance(settings, Preprocessing) else (3, settings.side, settings.longest), model)
-    with Net(deployed, phase=proto.TEST, weights=weights, device=device) as made:
-        check_match(made._network.graph, {weights: made._copied}, options.allow_no_match)
+    deployed = deploy_net(net, settings.shape if isinstance(settings, Preprocessing) else (3, settings.side, settings.longest), ran)
+    with Net(deployed, phase=proto.TEST, weights=loaded, device=device) as made:
+        check_match(made._network.graph, {loaded: made._copied}, options.allow_no_match)
         answers = answers_of(made, deployed, labels, options.top, options.threshold)
         if options.annotate and not answers.drawn:
             fact = "--annotate is given, and the net's answers belong to no place in the image"
@@ -113,6 +115,7 @@ def _parser() -> Parser:
     parser.flag("annotate", "", "folder for the images with boxes, or with the colors of regions")
     parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; of "
                                "{file, regions: [{label, index, share}]}; or of {file, text}")  # fmt: skip
+    parser.flag("quantized", "", "the folder of `ocaffe quantize`: run its net, which rounds as a chip does")
     preparation_flags(parser)
     device_flags(parser)
     return parser
@@ -121,6 +124,8 @@ def _parser() -> Parser:
 def _split(options: Any) -> tuple[str, list[str]]:
     """Return OUT ('' with --model) and the names of images. Raise Error."""
     if options.model:
+        if not options.weights and options.quantized:
+            options.weights = quantized_files(options.quantized)[1]
         if not options.weights:
             raise Error("--model is given without --weights", place=f"ocaffe {NAME}", fix="--weights FILE.caffemodel")
         return "", options.inputs

@@ -47,7 +47,7 @@ from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import read_weights
 from ocaffe.graph.options import NetOptions
 from ocaffe.parallel.world import ALONE, World
-from ocaffe.quantize.graft import QUANTIZED_WEIGHTS, quantized_net
+from ocaffe.quantize.graft import quantized_files, quantized_net
 from ocaffe.shown import command, path_word, say
 from ocaffe.solver.average_precision import VERSIONS, Detections
 from ocaffe.solver.scoring import Means, Output, detections_of, log_outputs, restart_scores, run_batches, segmentation_counts, segmentation_scores
@@ -93,7 +93,7 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
     if options.quantized and not options.weights:
-        options.weights = os.path.join(options.quantized, QUANTIZED_WEIGHTS)
+        options.weights = quantized_files(options.quantized)[1]
     if options.integers and not options.quantized:
         raise Error("--integers is given without --quantized", place="ocaffe test", fix="add --quantized DIR of `ocaffe quantize`, or leave --integers out")
     required(options, "weights", "the weights", "test")

@@ -1,8 +1,8 @@
 """Put a rewritten net in the place of the layers that it was made of: between the data layers and the losses of a training's net."""
 from __future__ import annotations
 
+import os
 from collections.abc import Container
-from pathlib import Path
 from typing import Any
 
 from ocaffe import proto
@@ -43,16 +43,22 @@ def graft(message: Any, body: Any, names: Container[str]) -> Any:
     return made
 
 
+def quantized_files(folder: str) -> tuple[str, str]:
+    """Return the net that rounds and its weights, in the folder of `ocaffe quantize`. Raise Error if they are not there."""
+    files = [os.path.join(folder, name) for name in (QUANTIZED_NET, QUANTIZED_WEIGHTS)]
+    missing = [name for name in files if not os.path.exists(name)]
+    if missing:
+        raise Error(f"{missing[0]} does not exist", place="--quantized", fix="give the folder that `ocaffe quantize` wrote")
+    return files[0], files[1]
+
+
 def quantized_net(message: Any, folder: str, level: int = 0, stages: tuple[str, ...] = (), integers: bool = False) -> Any:
     """Return the net that rounds as a chip does, from the folder of `ocaffe quantize`, with the data layers and measures of `message`.
 
     `integers`: Convolution and InnerProduct compute with integers.
     """
-    file = Path(folder) / QUANTIZED_NET
-    if not file.exists():
-        raise Error(f"{folder} has no {QUANTIZED_NET}", place="--quantized", fix="give the folder that `ocaffe quantize` wrote")
     upgraded = upgrade_net(message)
-    body = read_net(str(file))
+    body = read_net(quantized_files(folder)[0])
     if integers:
         with_integers(body)
     return graft(upgraded, body, replaced(upgraded, Options(level=level, stages=stages)))

@@ -12,6 +12,8 @@ from ocaffe.quantize.observe import Tell, running
 from ocaffe.quantize.pair import beside, own_name
 from ocaffe.quantize.table import Table
 
+PROBABILITIES = ("Sigmoid", "Softmax")  # layers whose outputs hide the errors of large inputs
+
 
 def measure(net: Net, table: Table, images: Images, device: Any = None, tell: Tell = lambda done: None, original: Net | None = None) -> dict[str, float]:
     """Return the mean squared error of each rounded value and each output, as a share of its mean square. The rounded net is whole.
@@ -20,7 +22,7 @@ def measure(net: Net, table: Table, images: Images, device: Any = None, tell: Te
     """
     pair = beside(net, table, chained=True, floats=original)
     inputs = {top for layer in net.layers if layer.type == "Input" for top in layer.top}
-    values = [value for value in dict.fromkeys([*table.values, *net.outputs]) if value not in inputs]
+    values = [value for value in dict.fromkeys([*table.values, *judged(net)]) if value not in inputs]
     probes, tops = list[Any](), dict[str, tuple[str, str]]()
     for value in values:
         error = proto.LayerParameter(name=f"{value}/difference", type="Eltwise", bottom=[own_name(value), value], top=[f"{value}/difference"])
@@ -38,7 +40,16 @@ def measure(net: Net, table: Table, images: Images, device: Any = None, tell: Te
 
 def output_error(net: Net, errors: dict[str, float]) -> float:
     """Return the mean error of the net's outputs, as a share of their mean square."""
-    return float(np.mean([errors[name] for name in net.outputs]))
+    return float(np.mean([errors[name] for name in judged(net)]))
+
+
+def judged(net: Net) -> list[str]:
+    """Return the values by which a net is judged: its outputs, in place of probabilities the values that Softmax or Sigmoid makes them of."""
+    found = list[str]()
+    for name in net.outputs:
+        layer = net.producer(name)
+        found.append(layer.bottom[0] if layer.type in PROBABILITIES and layer.bottom and net.producer(layer.bottom[0]).bottom else name)
+    return list(dict.fromkeys(found))
 
 
 def sum_of_squares(bottom: str, top: str) -> Any:

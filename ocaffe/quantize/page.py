@@ -22,9 +22,11 @@ BINS, WIDTH, HEIGHT = 120, 360, 56  # of a histogram
 SIDE = 112  # pixels of the longer side of a picture
 STYLE = COMMON + """h1 { overflow-wrap: anywhere } table { border-collapse: collapse } th { text-align: left }
 td, th { padding: .2em .9em .2em 0; vertical-align: middle } td.number { text-align: right; white-space: nowrap }
-td.bar { min-width: 7em } td.bar i { display: block; height: .9em; border-radius: 2px; background: #4c78a8 } svg.counts { display: block; width: 360px; height: 56px; padding: 0; background: none; border-radius: 0 }
+td.bar { min-width: 7em } td.bar i { display: block; height: .9em; border-radius: 2px; background: #4c78a8 }
+svg.counts { display: block; width: 360px; height: 56px; padding: 0; background: none; border-radius: 0 }
 svg.counts rect { fill: #4c78a8 } svg.counts rect.cut { fill: #d62728 } svg.counts line { stroke: #e08214; stroke-width: 2 }
-.pictures { display: flex; flex-wrap: wrap; gap: 1em } figure { margin: 0; width: 9em; font-size: .85em } figure img { image-rendering: pixelated } .one { white-space: nowrap }"""
+.pictures { display: flex; flex-wrap: wrap; gap: 1em } figure { margin: 0; width: 9em; font-size: .85em }
+figure img { image-rendering: pixelated } .one { white-space: nowrap }"""
 
 
 def page(title: str, made: Quantized, worst: Sequence[Worst]) -> str:
