@@ -193,8 +193,8 @@ def _database_layer(options: argparse.Namespace, net: Any) -> Any:
 
 
 def _of_files(options: argparse.Namespace, net: Any) -> Images:
-    how = _prepared(options, net)
     files = _files(options.data)
+    how = _prepared(options, net)
     inputs = [top for layer in net.layer if layer.type == "Input" or layer.type in DATA for top in layer.top[:1]]
     if len(files) > options.images:
         files = [files[index * len(files) // options.images] for index in range(options.images)]  # spread, because folders are sorted by class
