@@ -23,7 +23,7 @@ from ocaffe.convert.options import Options
 from ocaffe.data.decoding.decode import read_file
 from ocaffe.data.stores.folder import is_image_name
 from ocaffe.data.stores.label_names import is_database
-from ocaffe.errors import Error
+from ocaffe.errors import Error, within
 from ocaffe.evaluation.deploy import data_layer
 from ocaffe.evaluation.preprocessing import Preprocessing
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
@@ -202,10 +202,15 @@ def _of_files(options: argparse.Namespace, net: Any) -> Images:
 
     def arrays() -> Iterator[Mapping[str, np.ndarray]]:
         for begin in range(0, len(files) - batch + 1, batch):
-            yield {inputs[0]: np.stack([how(read_file(name))[0] for name in files[begin : begin + batch]])}
+            yield {inputs[0]: np.stack([_pixels(how, name) for name in files[begin : begin + batch]])}
 
     options.batch = batch
     return Images(len(files) // batch * batch, batch, arrays=arrays)
+
+
+def _pixels(how: Preprocessing, name: str) -> np.ndarray:
+    with within(name):
+        return how(read_file(name))[0]
 
 
 def _files(data: str) -> list[str]:
@@ -213,14 +218,21 @@ def _files(data: str) -> list[str]:
     if os.path.isdir(data):
         found = sorted(os.path.join(folder, file) for folder, _, names in os.walk(data) for file in names if is_image_name(file, photos=True))
     elif os.path.exists(data):
-        lines = [line.strip() for line in text_lines(data)]
-        names = [line if os.path.exists(os.path.join(os.path.dirname(data), line)) else line.rsplit(None, 1)[0] for line in lines if line]
-        found = [os.path.join(os.path.dirname(data), name) for name in names]
+        found = [_listed(data, number, line.strip()) for number, line in enumerate(text_lines(data), 1) if line.strip()]
     else:
         raise Error(f"{data} does not exist", place=PLACE, fix="--data with a database, a folder of images, or a list of image files")
     if not found:
         raise Error(f"{data} has no image", place=PLACE, fix="--data with a database, a folder of images, or a list of image files")
     return found
+
+
+def _listed(data: str, number: int, line: str) -> str:
+    """Return the image file that a line of a list names: from the folder of the list or from here, with or without a label behind it."""
+    names = [line, line.rsplit(None, 1)[0]]
+    for name in (os.path.join(folder, name) for name in names for folder in (os.path.dirname(data), "")):
+        if os.path.isfile(name):
+            return name
+    raise Error(f"'{names[-1]}' is no file, from {os.path.dirname(data) or '.'} or from here", place=f"{data}:{number}", fix="correct the list")
 
 
 # -- result ----------------------------------------------------------------------------------------------------------

@@ -93,6 +93,7 @@ def test_every_scheme(device: Any, scheme: str) -> None:
 
 @pytest.mark.parametrize("data", ["files/images", "files/images.txt"])
 def test_images_of_a_folder_and_of_a_list(device: Any, data: str) -> None:
+    pathlib.Path("files/images.txt").write_text("".join(f"images/im{number:02}.png {number}\n" for number in range(6)))
     args = ["quantize", NET, WEIGHTS, "--out=q", f"--data={data}", f"--device={device.number}", "--images=6", "--batch=2", "--steps=2", "--resize=24,28"]
     assert main(args) == 0
     assert "data" in json.loads(pathlib.Path("q/quantization.json").read_text())["values"]
@@ -140,6 +141,11 @@ def test_mistakes_are_named(device: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert "--scheme int8" in refused(capsys, *own, "--out=q", "--scheme=int9")
     assert "--method auto" in refused(capsys, *own, "--out=q", "--method=best")
     assert "nowhere does not exist" in refused(capsys, *own, "--out=q", "--data=nowhere")
+    pathlib.Path("list.txt").write_text("files/images/im00.png 1\nlost.png 0\n")
+    assert "list.txt:2" in refused(capsys, *own, "--out=q", "--data=list.txt")
+    pathlib.Path("broken.png").write_bytes(b"\x89PNG broken")
+    pathlib.Path("list.txt").write_text("broken.png 1\n")
+    assert "broken.png" in refused(capsys, *own, "--out=q", "--data=list.txt", "--resize=24,28")
     pathlib.Path("empty").mkdir()
     assert "empty has no image" in refused(capsys, *own, "--out=q", "--data=empty")
     image = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }'
