@@ -110,9 +110,8 @@ def _parser() -> Parser:
     parser.flag("batch", BATCH, "images of a run", least=1)
     parser.flag("scheme", "int8", f"the integers of a chip: {', '.join(schemes())}")
     parser.flag("method", AUTO, f"how ranges are chosen: {', '.join(METHODS)}, or {AUTO}: the best of them for each blob")
-    parser.flag("equalise", True, "scale channels between products so that their weights are of like size, if that helps")
-    parser.flag("correct", True, "take the mean error of each output from the biases, if that helps")
-    parser.flag("steps", STEPS, "steps that train weights and scales on the images, if that helps; 0: none", least=0)
+    parser.flag("steps", STEPS, "steps of the reconstruction, which trains weights and scales on the images; 0: none", least=0)
+    parser.flag("ranges_only", False, "choose the ranges and change no weights: without equalisation, bias correction and reconstruction")
     parser.flag("train", "", "a solver: then train the net that rounds, by its data, losses and rates, and with learned scales; the same command goes on "
                 "with a training that was stopped")  # fmt: skip
     parser.flag("mixed", 0, "number of products that get 16 bits: those whose rounding changes the outputs most", least=0)
@@ -128,7 +127,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         raise Error("no folder is given for the files", place=PLACE, fix="--out FOLDER")
     if options.method not in (*METHODS, AUTO):
         raise Error(f"--method is '{options.method}'", place=PLACE, fix=f"--method {AUTO}, or one of {', '.join(METHODS)}")
-    return Settings(read_scheme(options.scheme), options.method, options.equalise, options.correct, options.steps, options.mixed)
+    changes = not options.ranges_only
+    return Settings(read_scheme(options.scheme), options.method, changes, changes, options.steps if changes else 0, options.mixed)
 
 
 @contextlib.contextmanager
