@@ -16,6 +16,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli import train
 from ocaffe.cli.flags import Parser, device_flags, refuse_overwriting, shapes_of, stages, state_flags
 from ocaffe.cli.preparation import changed, preparation, preparation_flags
+from ocaffe.cli.ranks import listed
 from ocaffe.compiler.network import phase_net
 from ocaffe.convert.caffe.rewrite import rewrite
 from ocaffe.convert.deploy import DATA
@@ -68,7 +69,9 @@ def main(argv: Sequence[str]) -> int:
     started = time.monotonic()
     message = read_net(options.net, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     chosen = stages(options.stage, message) or ("",)
-    with contextlib.closing(select_device(options.device or None, options.gpu or None, math=options.math or None)) as device:
+    several = listed(options) if options.train else []  # the calibration runs on the first one
+    name, gpu = (several[0].number, None) if several else (options.device or None, options.gpu or None)
+    with contextlib.closing(select_device(name, gpu, math=options.math or None)) as device:
         images, sized = _images(options, message, chosen)
         folding = Options(fold=True, shapes=shapes_of(options.shape, NAME), level=options.level, stages=chosen, unknown_fields=options.allow_unknown_fields)
         made = quantize(rewrite(sized, options.weights, folding).net, settings, images, device, _told)
