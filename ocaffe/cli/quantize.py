@@ -33,10 +33,11 @@ from ocaffe.formats.text import read_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.quantize import page
 from ocaffe.quantize.choose import AUTO
+from ocaffe.quantize.formats import FORMATS
 from ocaffe.quantize.graft import QUANTIZED_NET, QUANTIZED_WEIGHTS
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.observe import Tell
-from ocaffe.quantize.output import Format, write_all
+from ocaffe.quantize.output import write_all
 from ocaffe.quantize.quantize import JUDGES, Quantized, Settings, quantize
 from ocaffe.quantize.reconstruct import STEPS
 from ocaffe.quantize.scheme import read_scheme, schemes
@@ -51,7 +52,6 @@ from ocaffe.support.progress import progress
 NAME = "quantize"
 PLACE = f"ocaffe {NAME}"
 LOG = "train.log"
-FORMATS: dict[str, Format] = {}  # the tables of chips' tools, by the name of their file
 IMAGES, BATCH = 512, 32
 PICTURES = 12  # of the images whose outputs change most
 

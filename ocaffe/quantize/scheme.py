@@ -4,8 +4,10 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ocaffe.errors import Error, names_text
 
@@ -25,8 +27,9 @@ class Scheme:
     """The integers of a chip.
 
     Activations are symmetric, or `asymmetric`: with a zero point. `unsigned`: values that are never negative have integers from 0 on. `least`: the smallest
-    signed integer. `power_of_two`: scales are powers of two. `per_channel`: weights have a scale for each output, else one for the layer. `inputs_only`:
-    only the inputs of products are rounded, all else is computed in floats. `products`: the types that compute with integers.
+    signed integer. `power_of_two`: scales are powers of two. `per_channel`: weights have a scale for each output, else one for the layer; `per_layer`: the
+    types that have one all the same. `inputs_only`: only the inputs of products are rounded, all else is computed in floats. `products`: the types that
+    compute with integers.
     """
 
     name: str
@@ -39,8 +42,13 @@ class Scheme:
     unsigned: bool = False
     power_of_two: bool = False
     per_channel: bool = True
+    per_layer: tuple[str, ...] = ()
     inputs_only: bool = False
     products: tuple[str, ...] = PRODUCTS
+
+    def by_output(self, kind: str) -> bool:
+        """Whether the weights of a type have a scale for each output."""
+        return self.per_channel and kind not in self.per_layer
 
     @property
     def most(self) -> int:
@@ -52,7 +60,11 @@ class Scheme:
 def schemes() -> dict[str, Scheme]:
     """Return all schemes by name."""
     facts = json.loads(Path(__file__).with_name("schemes.json").read_text(encoding="utf-8"))
-    return {name: Scheme(name, **{**fields, **({"products": tuple(fields["products"])} if "products" in fields else {})}) for name, fields in facts.items()}
+    return {name: Scheme(name, **_fields(each)) for name, each in facts.items()}
+
+
+def _fields(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
 def read_scheme(name: str) -> Scheme:

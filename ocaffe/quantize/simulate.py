@@ -76,7 +76,7 @@ def set_rounding(layer: Any, scheme: Scheme, bits: int) -> None:
     """Make a product round its weights."""
     param = layer.weight_quantization_param
     param.bits = bits
-    if not scheme.per_channel:
+    if not scheme.by_output(layer.type):
         param.per_channel = False
     if scheme.power_of_two:
         param.power_of_two = True
@@ -84,12 +84,12 @@ def set_rounding(layer: Any, scheme: Scheme, bits: int) -> None:
 
 def weight_scales(net: Net, layer: Any, array: np.ndarray, scheme: Scheme, bits: int = 8) -> np.ndarray:
     """Return the scales of a product's weights: one for each output, or one."""
-    return grid_of_weights(array, _form(net, layer), _rounding(scheme, bits)).reshape(-1)
+    return grid_of_weights(array, _form(net, layer), _rounding(layer, scheme, bits)).reshape(-1)
 
 
 def rounded_weights(net: Net, layer: Any, array: np.ndarray, scheme: Scheme, bits: int = 8) -> np.ndarray:
     """Return the weights on the grid, as the simulation computes them."""
-    whole, scales = weight_integers(array, _form(net, layer), _rounding(scheme, bits))
+    whole, scales = weight_integers(array, _form(net, layer), _rounding(layer, scheme, bits))
     return (whole * scales).reshape(np.shape(array)).astype(np.float32)
 
 
@@ -99,8 +99,8 @@ def _form(net: Net, layer: Any) -> WeightOutputs:
     return form
 
 
-def _rounding(scheme: Scheme, bits: int) -> Any:
-    return proto.WeightQuantizationParameter(bits=bits, per_channel=scheme.per_channel, power_of_two=scheme.power_of_two)
+def _rounding(layer: Any, scheme: Scheme, bits: int) -> Any:
+    return proto.WeightQuantizationParameter(bits=bits, per_channel=scheme.by_output(layer.type), power_of_two=scheme.power_of_two)
 
 
 def without_bodies(net: Net) -> Net:
