@@ -49,7 +49,8 @@ def judge(folder: Path) -> None:
 
 def tool(name: str, *arguments: str) -> None:
     """Run a tool of the package. It sets a path to a libc of its own, which the system's programs cannot load."""
-    code = "import os, runpy, sys, tpu_mlir; os.environ['LD_LIBRARY_PATH'] = sys.argv.pop(1); sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    code = "import os, runpy, sys, tpu_mlir; os.environ['LD_LIBRARY_PATH'] = sys.argv.pop(1); " \
+           "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     path = Path(os.environ["TPUC_ROOT"]) / "python" / "tools" / f"{name}.py"
     places = os.pathsep.join([str(path.parents[1]), os.environ.get("PYTHONPATH", "")])
     with open(f"{name}.log", "a", encoding="utf-8") as log:

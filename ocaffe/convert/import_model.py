@@ -38,6 +38,8 @@ from ocaffe.support.files import atomic_write, refuse_other
 QUANTIZED = re.compile(r"\w*Quantize\w+|Dequantize\w+|QLinear\w+|QGemm|QAttention|(Conv|MatMul)Integer\w*|MatMulNBits")  # with onnxruntime's own
 RECURRENT = ("GRU", "LSTM")  # the batch of these is axis 1
 
+GRIDS = ("QuantizeLinear", "DequantizeLinear")
+ON_GRIDS = "export QuantizeLinear with a DequantizeLinear of the same constant scale and zero point behind it, for whole tensors; or "
 UNQUANTIZED = (
     "convert the float model from which it was made, and let the chip's own tool quantize the Caffe files; a model of quantization-aware training: "
     "model.apply(torch.ao.quantization.disable_fake_quant) before the export"
@@ -221,7 +223,8 @@ def _refuse(graph: Graph) -> None:
         quantized = [op for op in sorted(missing) if QUANTIZED.fullmatch(op.rpartition(".")[2])]
         if quantized:
             fact = f"the model is quantized: it has {', '.join(f'{len(missing[op])} {op}' for op in quantized)}. A Caffe net computes with floats"
-            raise Error(fact, place=graph.place, fix=graph.remedy(next(node for node in graph.nodes if node.op in quantized), UNQUANTIZED))
+            fix = (ON_GRIDS if set(quantized) <= set(GRIDS) else "") + UNQUANTIZED
+            raise Error(fact, place=graph.place, fix=graph.remedy(next(node for node in graph.nodes if node.op in quantized), fix))
         texts = [f"{op} ({len(names)}: '{names[0]}'{', ..' * (len(names) > 1)})" for op, names in sorted(missing.items())]
         raise Error(f"no Caffe layer computes these operators: {', '.join(texts)}", place=graph.place, fix=graph.remedy(first))
     for output in graph.outputs:

@@ -222,6 +222,7 @@ INPUTS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     "Not": ([np.ones(4, bool)], {}), "BitwiseNot": ([np.ones(4, np.int32)], {}), "Where": ([np.ones((3, 1), bool), X, X], {}),
     "Cast": ([X], {"to": TensorProto.INT64}), "CastLike": ([X, np.ones(1, np.int64)], {}),
     "DequantizeLinear": ([np.ones((2, 3), np.int8), np.ones(3, np.float32), np.ones(3, np.int8)], {}),
+    "QuantizeLinear": ([np.ones((2, 3), np.float32), np.ones(3, np.float32), np.ones(3, np.int8)], {}),
     "Concat": ([X, X], {"axis": 1}), "ConstantOfShape": ([np.array([2, 3])], {}), "Expand": ([X, np.array([5, 1, 3, 4])], {}),
     "EyeLike": ([np.ones((3, 4), np.float32)], {}),
     "Pad": ([X, np.array([1, 0, 0, 0, 2, 0])], {}), "Range": ([np.array(1), np.array(10), np.array(4)], {}), "Reshape": ([X, np.array([-1, 6])], {}),

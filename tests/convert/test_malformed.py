@@ -71,9 +71,9 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
         "no Caffe layer computes these operators: com.acme.Fast (1: 'a')"),
     "quantized": (
         lambda: parse(HEAD + """(float[1, 3] x) => (float[1, 3] y) {
-            a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, s, z) c = Tan(b) d = QuantizeLinear(c, s, z) y = DequantizeLinear(d, s, z) }""",
-                      s=np.float32(0.1), z=np.uint8(128)),
-        "the model is quantized: it has 2 DequantizeLinear, 2 QuantizeLinear. A Caffe net computes with floats\n  fix: convert the float model"),
+            a = QuantizeLinear(x, s, z) b = DequantizeLinear(a, t, z) c = Relu(b) d = QuantizeLinear(c, s, z) y = DequantizeLinear(d, t, z) }""",
+                      s=np.float32(0.1), t=np.float32(0.2), z=np.uint8(128)),
+        "the model is quantized: it has 2 DequantizeLinear, 2 QuantizeLinear. A Caffe net computes with floats\n  fix: export QuantizeLinear with a "),
     "quantized operators": (
         lambda: parse(HEAD + """(float[1, 3] x) => (float[1, 4] y) {
             a, s, z = DynamicQuantizeLinear(x) b = MatMulInteger(a, w, z) c = Cast<to=1>(b) y = Mul(c, s) }""", w=np.ones((3, 4), np.uint8)),

@@ -11,6 +11,7 @@ from onnx import helper
 
 from ocaffe import proto
 from ocaffe.convert.importer.graph import FLOATS, Graph, Node, check_axes
+from ocaffe.convert.importer.grids import rounding
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import param_field, registry
@@ -156,6 +157,11 @@ class Builder:
             texts = [", ".join(map(shape_text, shapes)) or "none" for shapes in (given, wanted)]
             fact = f"its weights are {texts[0]}; its input of {shape_text(self.shapes[bottoms[0]])} needs {texts[1]}"
             raise self.error(node, fact, "give the net's input the size that the weights are for: --shape")
+        form = layer.weight_outputs()
+        if form is not None and blobs and node.input(1) in self.graph.integers:
+            rounds = rounding(np.asarray(blobs[0], np.float32), form, *self.graph.integers[node.input(1)])
+            if rounds is not None:
+                param.weight_quantization_param.CopyFrom(rounds)
         self.message.layer.append(param)
         self.shapes.update(zip(tops, map(tuple, shapes)))
         if blobs:

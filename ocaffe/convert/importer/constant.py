@@ -26,7 +26,7 @@ ELEMENTWISE = frozenset((
 ))  # fmt: skip
 FOLDED = ELEMENTWISE | frozenset((
     # types
-    "Cast", "CastLike", "DequantizeLinear",
+    "Cast", "CastLike", "DequantizeLinear", "QuantizeLinear",
     # shapes
     "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "EyeLike", "Flatten", "Identity", "Pad", "Range", "Reshape", "Shape", "Size", "Slice",
     "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze",
@@ -45,6 +45,7 @@ STEPS: dict[str, Callable[[list[np.ndarray], int], int]] = {
     "ScatterND": lambda inputs, values: values + math.prod(inputs[1].shape[:-1]) * (LOOP + math.prod(inputs[0].shape[(inputs[1].shape or (0,))[-1] :])),
 }
 LOOP = 100
+EVALUATED_AS = {"DequantizeLinear": 19, "QuantizeLinear": 19}  # the evaluator has no older ones. They compute the same
 NUMBERS = ("CumSum", "OneHot")  # the second input is one number. Runtimes take a list of one too, and the evaluator does not
 KINDS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64, "value_string": object, "value_strings": object}
 WRONG_NODE = "correct this node in the program that makes the model"
@@ -91,7 +92,7 @@ def computed(graph: Graph, node: Node) -> list[np.ndarray]:
         given.append(helper.make_value_info(number, TypeProto()))
     alone = helper.make_graph([node.message], "constant", given, outputs)  # for a single node the evaluator ignores the opset, for a graph it does not
     try:
-        results = ReferenceEvaluator(alone, opsets={"": graph.opset}).run(None, feeds)
+        results = ReferenceEvaluator(alone, opsets={"": max(graph.opset, EVALUATED_AS.get(node.op, 0))}).run(None, feeds)
     except Exception as problem:  # the evaluator has no exception type
         raise failed(graph, node, problem) from None
     return [np.asarray(value) for value in results]
@@ -128,7 +129,7 @@ def _fitting(node: Node, arrays: list[np.ndarray]) -> bool:
     x, others = arrays[0].shape, [array.shape for array in arrays[1:]]
     if node.op == "BatchNormalization":
         return all(shape == x[1:2] for shape in others)
-    if node.op == "DequantizeLinear" and any(math.prod(shape) != 1 for shape in others):
+    if node.op in ("DequantizeLinear", "QuantizeLinear") and any(math.prod(shape) != 1 for shape in others):
         axis, each = node.get("axis", 1), node.get("block_size", 0)
         if not -len(x) <= axis < len(x):
             return False

@@ -8,6 +8,7 @@ from onnx import helper
 
 from ocaffe.convert.importer.constant import computed, failed, held, inferred, is_folded, is_text, shape_of
 from ocaffe.convert.importer.graph import FLOATS, Graph, Node, at, node_of
+from ocaffe.convert.importer.grids import follow
 from ocaffe.convert.importer.modes import check_modes
 from ocaffe.convert.importer.reopen import reopen
 from ocaffe.errors import Error, shape_text
@@ -78,6 +79,7 @@ def _constant(graph: Graph, node: Node) -> bool:
     elif is_folded(graph, node):
         constants.update(zip(filter(None, node.outputs), computed(graph, node)))
         _trained(graph, node)
+        follow(graph, node)
     else:
         return False
     return True

@@ -63,7 +63,8 @@ class Graph:
     `of_batch` makes a graph for another batch: `batch` maps the inputs to their axis of the batch, `sizes` are the batch of the original graph and the
     new one. `repeated` maps constants that are equal along an axis of the batch to this axis; the constants have one value there.
 
-    `made` names the tensors that --cut-at can name: the outputs of the nodes in the file.
+    `made` names the tensors that --cut-at can name: the outputs of the nodes in the file. `integers` has the constants that are integers times a scale,
+    with the largest integer, and whether they have several scales.
     """
 
     place: str
@@ -83,6 +84,7 @@ class Graph:
     repeated: dict[str, int] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     made: frozenset[str] = frozenset()
+    integers: dict[str, tuple[int, bool]] = field(default_factory=dict)
 
     def add(self, graph: Any) -> None:
         """Add the initializers of a GraphProto to the constants."""

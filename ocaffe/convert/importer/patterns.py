@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ocaffe.convert.importer.graph import FLOATS, WHOLE, Graph, Node
+from ocaffe.convert.importer.grids import pairs
 from ocaffe.convert.importer.match import match
 
 Check = Callable[[Graph, dict[str, str]], "dict[str, Any] | None"]  # returns the attributes of the new node, or None if the pattern does not apply
@@ -48,7 +49,7 @@ TABLE: list[tuple[tuple[Any, ...], str, dict[str, Any]]] = [
 
 def rewrite(graph: Graph) -> None:
     """Apply all rewrites, and drop the nodes that no node reads afterwards."""
-    for step in (_quotients, _table, _masks, _norms, _root_means, _root_means, _shuffles, _biases, _transposed, _pads, _slices, _directions):
+    for step in (pairs, _quotients, _table, _masks, _norms, _root_means, _root_means, _shuffles, _biases, _transposed, _pads, _slices, _directions):
         step(graph)
         graph.prune()
 

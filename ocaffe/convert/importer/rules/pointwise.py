@@ -47,6 +47,11 @@ def gelu(net: Builder, node: Node) -> None:
     net.layer(node, "Gelu", [net.bottom(node)], {"approximate": True} if node.get("approximate", "none") == "tanh" else {})
 
 
+@operator("FakeQuantize")
+def grid(net: Builder, node: Node) -> None:
+    net.layer(node, "FakeQuantize", [net.bottom(node)], node.attributes, blobs=[np.array([node.get("scale")], np.float32)])
+
+
 @operator(*POWERS)
 def power(net: Builder, node: Node) -> None:
     net.layer(node, "Power", [net.bottom(node)], POWERS[node.op])
