@@ -4,6 +4,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -145,6 +146,8 @@ def import_onnx(options: argparse.Namespace) -> None:
         raise Error(fact, place=source, fix=f"{EXPORTS[exporter]}, or leave out --for-training")
     shapes = shapes_of(options.shape, "convert")
     imported = import_net(model, source, shapes=shapes, outputs=outputs)
+    if table is not None:
+        _refuse_rounding(imported.net.layer, table, source)
     if options.fold:
         imported.net, imported.blobs = folded(imported.net, imported.blobs)
     changed = _retargeted(imported, model, outputs, table, source) if table is not None else ""
@@ -180,6 +183,20 @@ def _target(options: argparse.Namespace) -> Any:
 
     with within("ocaffe convert"):
         return read_table(options.target) if options.target else None
+
+
+def _refuse_rounding(layers: Sequence[Any], table: Any, source: str) -> None:
+    """Refuse a net that rounds as a chip does. The tools of chips take the net in floats, and round it themselves."""
+    found = next((layer for layer in layers if layer.type == "FakeQuantize" or layer.HasField("weight_quantization_param")), None)
+    if found is None:
+        return
+    from ocaffe.quantize.output import NET, WEIGHTS
+
+    beside = [str(Path(source).with_name(name)) for name in (NET, WEIGHTS)]
+    fix = f"give the net in floats beside it: {' '.join(map(path_word, beside))}" if all(map(os.path.exists, beside)) else (
+        f"give the net in floats: {NET} and {WEIGHTS} of `ocaffe quantize`, or the model from which this one was made")  # fmt: skip
+    fact = f"the net rounds values or weights, and {table.name} reads nets in floats"
+    raise Error(fact, place=source, layer=f"'{found.name}' ({found.type})", fix=fix)
 
 
 def _retargeted(imported: Any, model: Any, outputs: Sequence[str], table: Any, place: str) -> str:
@@ -376,6 +393,8 @@ def rewrite_caffe(options: argparse.Namespace) -> None:
     table = _target(options)
     net, weights = _sources(inputs)
     made = rewrite(net, weights[0], _wanted(options, weights))
+    if table is not None:
+        _refuse_rounding(made.net.layers, table, inputs[0])
     try:
         targeted = None if table is None else retarget(made.net, table, inputs[0], batch_inputs(made.net))
     except Error as problem:
