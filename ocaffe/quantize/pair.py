@@ -6,7 +6,7 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
 from ocaffe.quantize.images import RAW
-from ocaffe.quantize.simulate import copied, fake_quantize, set_rounding, simulated
+from ocaffe.quantize.simulate import SUFFIX, copied, fake_quantize, set_rounding, simulated
 from ocaffe.quantize.table import Table
 
 OWN = "rounded/"  # begins the names of the layers and values of the rounded net
@@ -38,13 +38,13 @@ def beside(net: Net, table: Table, chained: bool, floats: Net | None = None) -> 
             continue
         bottom = layer.bottom[0]
         if bottom not in grids:
-            grids[bottom] = own_name(bottom)
+            grids[bottom] = own_name(f"{bottom}{SUFFIX}")  # a product may make `bottom`, so that own_name(bottom) is its output
             entry = table.values[rounded_at(net, table, bottom)]
-            made.insert(*fake_quantize(own_name(f"{bottom}/grid"), bottom, own_name(bottom), entry.grid, table.scheme.power_of_two))
+            made.insert(*fake_quantize(grids[bottom], bottom, grids[bottom], entry.grid, table.scheme.power_of_two))
         product = proto.LayerParameter()
         product.CopyFrom(layer)
         set_rounding(product, table.scheme, table.bits(layer.name))
-        _add(made, product, net.arrays.get(layer.name, []), {bottom: own_name(bottom), **{top: own_name(top) for top in layer.top}})
+        _add(made, product, net.arrays.get(layer.name, []), {bottom: grids[bottom], **{top: own_name(top) for top in layer.top}})
     return made
 
 

@@ -178,3 +178,10 @@ def test_values_of_any_size(device: Device) -> None:
         net.arrays["a"][1][...] = 0
         made = quantize(net, Settings(INT8, steps=2), images_of(net, change=lambda x, size=size: np.multiply(x, size, out=x)), device)
         assert made.stages[-1][1] < 1e-3, size
+
+
+def test_products_that_follow_each_other(device: Device) -> None:
+    """A product reads the rounded output of another one, without an activation between them."""
+    net = net_of(data(8, 3, 9, 9), conv("data", "first", 6, 1), conv("first", "second", 5), fc("second", "third", 4))
+    made = quantize(net, Settings(read_scheme("int8"), steps=3), images_of(net), device)
+    assert made.table.products == ["first", "second", "third"] and 0 < made.stages[-1][1] < 1e-2
