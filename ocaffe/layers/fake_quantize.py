@@ -70,6 +70,8 @@ class FakeQuantize(Layer):
         """Write QuantizeLinear and DequantizeLinear in the smallest integers that hold least and most, with Clip where they hold more."""
         p = self.own()
         kind = graph.integers(p.least, p.most)
+        if not np.isfinite(graph.array(self.params[0])).all():
+            raise graph.refused("its scale is not finite", "quantize the net again")
         value, zero = self.scale_of(graph.array(self.params[0])), np.asarray(p.zero_point, kind)
         x: Blob | str = bottoms[0]
         if (p.least, p.most) != (np.iinfo(kind).min, np.iinfo(kind).max):

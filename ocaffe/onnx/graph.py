@@ -151,7 +151,10 @@ class OnnxGraph:
         """Return the form of a product's weights, their integers in this form, and their scales."""
         form = owner.layer.weight_outputs()
         assert form is not None, "build refuses other layers"
-        whole, scales = weight_integers(self.array(parameter), form, owner.layer.param.weight_quantization_param)
+        array = self.array(parameter)
+        if not np.isfinite(array).all():
+            raise self.refused("its weights are not finite, and have no integers", "give the weights of a trained net")
+        whole, scales = weight_integers(array, form, owner.layer.param.weight_quantization_param)
         largest = int(np.abs(whole).max(initial=0))
         return form, whole.astype(self.integers(-largest, largest)), np.where(scales > 0, scales, np.float32(1))  # the integers are 0 there
 

@@ -14,6 +14,7 @@ from ocaffe.api.net import Net
 from ocaffe.convert.export import Exported, Options, export
 from ocaffe.convert.verify import opened, random_inputs, run_net, verify
 from ocaffe.errors import Error
+from ocaffe.formats.weights import LayerWeights, Weights
 
 pytestmark = pytest.mark.unoptimised
 
@@ -137,6 +138,15 @@ def test_halves_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Error, match="--fp16 is given for a net that is quantized already") as caught:
         exported(net(tmp_path, grid("data")), fp16=True)
     assert "leave out --fp16" in str(caught.value)
+
+
+def test_numbers_that_have_no_integers(tmp_path: pathlib.Path) -> None:
+    path = net(tmp_path, product("convolution").replace('weight_filler { type: "xavier" }', 'weight_filler { value: inf }'))
+    with pytest.raises(Error, match="its weights are not finite, and have no integers"):
+        exported(path)
+    weights = Weights("w.caffemodel", [LayerWeights("data_grid", blobs=[np.full(1, np.nan, np.float32)])], "x")
+    with pytest.raises(Error, match="its scale is not finite"):
+        export(net(tmp_path, grid("data")), weights, Options())
 
 
 WHOLE = (

@@ -51,7 +51,7 @@ def follow(graph: Graph, node: Node) -> None:
     if node.op == "DequantizeLinear":
         whole, zero = graph.constants[node.inputs[0]], graph.constants.get(node.input(2))
         if whole.dtype.kind == "i" and whole.dtype.itemsize <= 2 and whole.size and (zero is None or not zero.any()):
-            graph.integers[node.outputs[0]] = max(1, int(np.abs(whole.astype(np.int64)).max())), graph.constants[node.inputs[1]].size > 1
+            graph.integers[node.outputs[0]] = max(1, -int(whole.min()), int(whole.max())), graph.constants[node.inputs[1]].size > 1
     elif node.op in MOVING and node.inputs[0] in graph.integers:
         graph.integers[node.outputs[0]] = graph.integers[node.inputs[0]]
 
@@ -66,7 +66,8 @@ def rounding(array: np.ndarray, form: WeightOutputs, most: int, several: bool) -
         if not 2 <= number <= 16:
             continue
         param = proto.WeightQuantizationParameter(bits=number, per_channel=by_output, power_of_two=power)
-        whole, scales = weight_integers(array, form, param)
-        if np.abs((whole * scales).reshape(array.shape) - array).max(initial=0) <= UNITS * np.abs(array).max(initial=0):
-            return param
+        with np.errstate(all="ignore"):  # of weights that are not finite, which nothing leaves as they are
+            whole, scales = weight_integers(array, form, param)
+            if np.abs((whole * scales).reshape(array.shape) - array).max(initial=0) <= UNITS * np.abs(array).max(initial=0):
+                return param
     return None

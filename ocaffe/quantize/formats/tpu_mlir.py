@@ -17,6 +17,7 @@ from ocaffe.quantize.formats.values import fused_reader, grids
 from ocaffe.quantize.grid import Grid
 from ocaffe.quantize.quantize import Quantized
 
+STEEP = 0.01  # a slope: for a smaller one, the bottom would have nearly no integers for values above 0
 HEAD = "# written by ocaffe quantize\n# op_name    threshold    min    max\n"
 BOUNDED = {"Sigmoid": Grid(1 / 255, 0, 0, 255), "Softmax": Grid(1 / 255, 0, 0, 255)}  # the values of layers that compute in floats are known
 
@@ -30,10 +31,9 @@ def tpu_mlir(made: Quantized) -> bytes | None:
     for layer in reversed(net.layers):
         for value in layer.top:
             activation = fused_reader(net, made.table.scheme, value)
-            if value not in known and activation is not None and activation.top[0] in known:
-                known[value] = _before(net, activation, known[activation.top[0]])
-            elif value not in known and layer_type(layer) in BOUNDED:
-                known[value] = BOUNDED[layer_type(layer)]
+            grid = BOUNDED.get(layer_type(layer)) if activation is None else _before(made, activation)
+            if grid is not None:
+                known.setdefault(value, grid)
     for layer in net.layers:
         if layer.type == "InnerProduct" and layer.bottom[0] in known and len(net.shapes[layer.bottom[0]]) > 2:
             lines.append(_line(f"{blobs[layer.bottom[0]]}_reshape", known[layer.bottom[0]]))
@@ -51,15 +51,17 @@ def operators(net: Net) -> dict[str, str]:
     return {value: f"{blob}/{behind}" if behind else blob for blob, values in written.items() for behind, value in enumerate(reversed(values))}
 
 
-def _before(net: Net, activation: Any, grid: Grid) -> Grid:
-    """Return a grid for the bottom of an activation, whose values nobody has counted: the whole range that its top can have."""
-    low = grid.low
-    if layer_type(activation) in ("ReLU", "PReLU"):
-        arrays = net.arrays.get(activation.name)
+def _before(made: Quantized, activation: Any) -> Grid | None:
+    """Return a grid for the bottom of an activation, of which no counts are there: the range from which its top has the values of the calibration."""
+    entry = made.table.values.get(activation.top[0])
+    if entry is None:
+        return None
+    low = max(entry.low, entry.grid.low)
+    if layer_type(activation) in ("ReLU", "PReLU") and low < 0:
+        arrays = made.net.arrays.get(activation.name)
         slope = float(np.min(np.abs(arrays[0]))) if arrays else activation.relu_param.negative_slope
-        low = low / slope if slope > 0.01 and low < 0 else -grid.high
-    largest = max(grid.high, -low)
-    return Grid(largest / 127, 0, -128, 127)
+        low = low / slope if slope > STEEP else low
+    return Grid(max(entry.grid.high, -low) / 127, 0, -128, 127)
 
 
 def _line(name: str, grid: Grid) -> str:
