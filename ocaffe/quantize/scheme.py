@@ -24,7 +24,7 @@ COMPUTED = frozenset({"AbsVal", "Axpy", "Concat", "ELU", "Eltwise", "HardSigmoid
 
 @dataclass(frozen=True)
 class Scheme:
-    """The integers of a chip. `weight_bits`: those of weights, where they are fewer.
+    """The integers of a chip. `weight_bits`: those of weights, 0 for as many.
 
     Activations are symmetric, or `asymmetric`: with a zero point. `unsigned`: values that are never negative have integers from 0 on. `least`: the smallest
     signed integer. `power_of_two`: scales are powers of two. `per_channel`: weights have a scale for each output, else one for the layer; `per_layer`: the
@@ -37,7 +37,7 @@ class Scheme:
     source: str = ""
     date: str = ""
     bits: int = 8
-    weight_bits: int = 8
+    weight_bits: int = 0
     least: int = -128
     asymmetric: bool = False
     unsigned: bool = False

@@ -41,7 +41,7 @@ class Table:
 
     def bits(self, layer: str) -> int:
         """Return the bits of a product's weights."""
-        return 16 if layer in self.wide else self.scheme.weight_bits
+        return 16 if layer in self.wide else self.scheme.weight_bits or self.scheme.bits
 
     def write(self, path: str) -> None:
         """Write the table as JSON."""
