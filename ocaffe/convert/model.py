@@ -63,8 +63,8 @@ def _nodes(nodes: Sequence[OnnxNode], count: dict[str, int]) -> list[onnx.NodePr
     """Return the NodeProtos, named after their layer. `count` is the number of nodes so far by layer."""
     made = []
     for node in nodes:
-        number = count[node.layer] = count.get(node.layer, 0) + 1
-        name = node.layer if number == 1 else f"{node.layer}/{number}"
+        number = count[node.layer] = count.get(node.layer, 0) + (not node.name)
+        name = node.name or (node.layer if number == 1 else f"{node.layer}/{number}")
         attributes = {key: _attribute(value, name, count) for key, value in node.attributes.items()}
         origin = f"layer '{node.layer}' ({node.type}) {node.origin}".rstrip()
         made.append(helper.make_node(node.kind, node.inputs, node.outputs, name, doc_string=origin, **attributes))

@@ -1,6 +1,7 @@
 """onnx's reference evaluator as the judge of a model where onnxruntime is missing or too old, and the nodes that it cannot judge.
 
-Its pooling visits each window in Python: that took 97 % of the time of GoogLeNet. So MaxPool and AveragePool are computed here, by their definition in ONNX.
+Its pooling visits each window in Python: that took 97 % of the time of GoogLeNet. It has no QuantizeLinear and DequantizeLinear of opsets before 19. So
+MaxPool, AveragePool and these two are computed here, by their definition in ONNX.
 """
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def evaluator(model: onnx.ModelProto, names: list[str], tell: Tell) -> Callable[
     own.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     prune(own.graph)
     pools = [made for kind, made in POOLS.items() if _all_fast(own.graph, kind)]
-    made = ReferenceEvaluator(own, new_ops=pools)
+    old = any(item.domain in ("", "ai.onnx") and item.version < EVALUATED_GRIDS for item in own.opset_import)
+    made = ReferenceEvaluator(own, new_ops=[*pools, *((QuantizeLinear, DequantizeLinear) if old else ())])
     for number, node in enumerate(made.rt_nodes_, 1):
         node.run = _told(node.run, tell, f"node {number} of {len(made.rt_nodes_)}, {node.op_type}")  # type: ignore[method-assign]
     return made.run
@@ -62,6 +64,35 @@ def _told(run: Callable[..., Any], tell: Tell, text: str) -> Callable[..., Any]:
         return run(*inputs, **options)
 
     return telling
+
+
+# -- grids -------------------------------------------------------------------------------------------------------------
+
+EVALUATED_GRIDS = 19  # the first opset whose QuantizeLinear and DequantizeLinear the evaluator has
+
+
+class QuantizeLinear(OpRun):
+    """QuantizeLinear of opsets 13 to 18."""
+
+    def _run(self, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None, axis: int | None = None, **settings: Any) -> tuple[np.ndarray]:
+        zero = np.zeros((), np.uint8) if zero is None else zero
+        bounds = np.iinfo(zero.dtype)
+        with np.errstate(invalid="ignore"):
+            whole = np.rint(x / _along(scale, x, axis)) + _along(zero, x, axis)
+            return (np.clip(whole, bounds.min, bounds.max).astype(zero.dtype),)
+
+
+class DequantizeLinear(OpRun):
+    """DequantizeLinear of opsets 13 to 18."""
+
+    def _run(self, x: np.ndarray, scale: np.ndarray, zero: np.ndarray | None = None, axis: int | None = None, **settings: Any) -> tuple[np.ndarray]:
+        shift = 0 if zero is None else _along(zero.astype(np.int64), x, axis)
+        return (((x.astype(np.int64) - shift).astype(scale.dtype)) * _along(scale, x, axis),)
+
+
+def _along(values: np.ndarray, x: np.ndarray, axis: int | None) -> np.ndarray:
+    """Return values that broadcast to x: one, or one for each place of an axis."""
+    return values.reshape([-1 if place == (1 if axis is None else axis) % max(1, x.ndim) else 1 for place in range(x.ndim)]) if values.size > 1 else values
 
 
 # -- pooling -----------------------------------------------------------------------------------------------------------

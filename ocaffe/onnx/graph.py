@@ -38,6 +38,7 @@ class OnnxNode:
     layer: str = ""
     type: str = ""  # the layer's type
     origin: str = ""  # the layer's place in the prototxt
+    name: str = ""  # of the node; by default that of the layer, with a number from the second on
 
 
 @dataclass(eq=False)
@@ -163,7 +164,9 @@ class OnnxGraph:
         scale = scales.reshape(-1 if scales.size > 1 else ())
         values = whole, scale, np.zeros(scale.shape, whole.dtype)
         names = (self.constant(value, name) for value, name in zip(values, (f"{self.node.name}/integers", "", "")))
-        return self.op("DequantizeLinear", *names, axis=axis if scale.ndim else None)
+        value = self.op("DequantizeLinear", *names, axis=axis if scale.ndim else None)
+        self.nodes[-1].name = f"{self.node.name}/integers"
+        return value
 
     def integers(self, least: int, most: int) -> Integers:
         """Return the smallest type of integers that holds least and most. Raises Error if QuantizeLinear has it not in the opset."""

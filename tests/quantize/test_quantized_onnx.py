@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+import sys
 from collections import Counter
 from typing import Any
 
@@ -179,6 +180,21 @@ def test_a_net_runs_as_integers(device: Any, tmp_path: pathlib.Path, options: di
     step = 0.02
     assert np.abs(actual - expected).max() <= 1.01 * step  # biases are integers there
     assert (np.abs(actual - expected) < step / 2).mean() > 0.8
+
+
+@pytest.mark.parametrize("opset", [13, 17, 21])
+def test_a_net_without_onnxruntime(device: Any, tmp_path: pathlib.Path, opset: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    made = exported(net(tmp_path, WHOLE), opset=opset)
+    found = verify(made, [random_inputs(made.graph)], device)
+    assert found.runtime.startswith("onnx.reference")
+    assert found.share < 1
+    assert not found.unjudged
+
+
+def test_nodes_have_the_names_of_layers(tmp_path: pathlib.Path) -> None:
+    names = [node.name for node in exported(net(tmp_path, WHOLE)).model.graph.node]
+    assert [name for name in names if name.split("/")[0] in ("p", "fc")] == ["p/integers", "p", "fc", "fc/integers", "fc/2"]
 
 
 def test_an_affine_layer_behind_integers_is_not_folded(device: Any, tmp_path: pathlib.Path) -> None:

@@ -28,7 +28,7 @@ def pairs(graph: Graph) -> None:
             continue
         q, y = source.outputs[0], node.outputs[0]
         graph.nodes[number] = (
-            Node("Identity", [first[q]], [y], name=node.name) if q in first else Node("FakeQuantize", [source.inputs[0]], [y], fields, node.name)
+            Node("Identity", [first[q]], [y], name=node.name) if q in first else Node("FakeQuantize", [source.inputs[0]], [y], fields, source.name)
         )
         first.setdefault(q, y)
 
