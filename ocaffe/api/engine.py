@@ -138,6 +138,8 @@ class Engine:
         source, target = last if last is not None else first, first if first is not None else last
         if source is not None and not source.persistent and what == "diff" and target is not None and target.persistent:
             source = target  # an output that is not kept: the diff that the user sets
+        if what == "data" and (source is None or not source.persistent) and target is not None and target.persistent:
+            source = target  # an input that a layer replaces, and that is not kept: the value that the user sets
         if what == "data" and source is None:
             raise Error(f"blob '{name}' has no memory, because its layer is fused with the next one", fix=f"Net(..., keep=['{name}'])")
         if source is not None and not source.persistent:

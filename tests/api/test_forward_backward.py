@@ -416,3 +416,20 @@ layer {{ name: "det" type: "DetectionEvaluate" bottom: "found" bottom: "true" to
         for name in first:
             np.testing.assert_allclose(first[name], second[name], rtol=1e-5, err_msg=name)
     assert np.array_equal(results[0][1], results[1][1]) and results[0][2] == results[1][2]
+
+
+@pytest.mark.parametrize("keep", [[], ["ip"]])
+@pytest.mark.parametrize("kind", ["ReLU", "FakeQuantize"])
+def test_an_input_that_a_layer_replaces_can_be_written(device: Any, kind: str, keep: list[str]) -> None:
+    """Quantized nets round their input in place. What is read back is the input."""
+    text = f"""layer {{ name: "data" type: "Input" top: "data" input_param {{ shape {{ dim: 2 dim: 5 }} }} }}
+        layer {{ name: "r" type: "{kind}" bottom: "data" top: "data" }}
+        layer {{ name: "ip" type: "InnerProduct" bottom: "data" top: "ip" inner_product_param {{ num_output: 3 weight_filler {{ type: "xavier" }} }} }}"""
+    given = np.linspace(-3, 3, 10, dtype=np.float32).reshape(2, 5)
+    whole, small = (caffe.Net(parse(text, proto.NetParameter), caffe.TEST, device=device, keep=names) for names in (None, keep))
+    small.params["ip"][0].data[...] = whole.params["ip"][0].data
+    expected = whole.forward(data=given)["ip"].copy()
+    assert (small.forward(data=given)["ip"] == expected).all()
+    small.blobs["data"].data[...] = given
+    assert (small.forward()["ip"] == expected).all()
+    assert (small.blobs["data"].data == given).all()
