@@ -59,7 +59,7 @@ def net(tmp_path: pathlib.Path, shape: tuple[int, ...], layer: str, more: str = 
 WITHOUT_RULE = {  # besides losses, data layers and measures, which are never exported
     "Python", "HDF5Output", "MarginInnerProduct", "AdaCosAddmScale", "CosinAddm",
     "AnchorTarget", "ProposalTarget", "FrcnnAnchorTarget", "FrcnnProposalTarget", "BoxAnnotatorOHEM",  # these choose samples for training
-    "CombinedMargin", "LargeMarginInnerProduct", "BoxOutput",
+    "CombinedMargin", "LargeMarginInnerProduct", "BoxOutput", "Histogram",
     "DeformableConvolution",  # the border of ONNX's DeformConv differs
     "Upsample", "UnPooling", "Unpooling",  # the classes that implement them have one
 }  # fmt: skip
