@@ -40,9 +40,10 @@ from ocaffe.tools.datasets.sets import DataSet, digits, mnist
 from ocaffe.zoo import classifiers
 from ocaffe.zoo.net import CLASSES, XAVIER, Net, lines
 
-HEIGHT, WIDTH = 32, 40
-PAIRS = 55
+HEIGHT, WIDTH = 32, {1: 32, 2: 40}  # the width by the number of digits
+PAIRS = {1: 10, 2: 55}  # classes
 BATCH, CALIBRATION = 64, 512
+DECAY = 1e-4
 HERE = pathlib.Path(__file__).parent
 SCHEME = read_scheme("int8")
 PLAIN = {"equalise": False, "correct": False, "steps": 0}
@@ -58,18 +59,17 @@ WAYS = {
 # -- task ------------------------------------------------------------------------------------------------------------
 
 
-def pairs(source: Any, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return images of two digits each, about of unit size, and the number of their pair, whatever their order."""
+def scenes(source: Any, count: int, seed: int, each: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return images of one or two digits, about of unit size, and the classes: the digit, or the number of the pair, whatever its order."""
     rng = np.random.default_rng(seed)
-    images, labels = np.zeros((count, 1, HEIGHT, WIDTH), np.float32), np.zeros(count, np.int64)
+    images, labels = np.zeros((count, 1, HEIGHT, WIDTH[each]), np.float32), np.zeros(count, np.int64)
     for i in range(count):
-        pair = [0, 0]
-        for place in (0, 1):
-            chosen = rng.integers(len(source.labels))
-            top, left = rng.integers(0, HEIGHT - 23), rng.integers(0, 5) + place * (WIDTH - 28)
-            images[i, 0, top : top + 24, left : left + 24] += source.images[chosen, 0, 2:-2, 2:-2] * (rng.uniform(0.3, 1) / 255)
-            pair[place] = source.labels[chosen]
-        labels[i] = max(pair) * (max(pair) + 1) // 2 + min(pair)
+        chosen = rng.integers(len(source.labels), size=each)
+        for place, index in enumerate(chosen):
+            top, left = rng.integers(0, HEIGHT - 23), rng.integers(0, 5) + place * (WIDTH[each] - 28)
+            images[i, 0, top : top + 24, left : left + 24] += source.images[index, 0, 2:-2, 2:-2] * (rng.uniform(0.3, 1) / 255)
+        found = sorted(int(source.labels[index]) for index in chosen)
+        labels[i] = found[0] if each == 1 else found[1] * (found[1] + 1) // 2 + found[0]
         images[i] += rng.normal(0, rng.uniform(0.05, 0.25), images[i].shape)
     return images * 2, labels
 
@@ -84,23 +84,26 @@ def enlarged(images: np.ndarray, factor: int) -> np.ndarray:
 class Small(Net):
     """A net of the zoo with 1 / `narrow` of its channels, for the task. `dense`: convolutions called so have stride 1."""
 
-    def __init__(self, narrow: int, factor: int, dense: str = "", deploy: bool = False) -> None:
-        super().__init__(deploy)
-        self.narrow, self.factor, self.dense = narrow, factor, dense
+    def __init__(self, each: int, narrow: int, factor: int, dense: str) -> None:
+        super().__init__(deploy=False)
+        self.classes, self.width, self.narrow, self.factor, self.dense = PAIRS[each], WIDTH[each], narrow, factor, dense
 
     def data(self, *args: Any, **settings: Any) -> str:
-        for name, shape in (("data", [BATCH, 1, HEIGHT * self.factor, WIDTH * self.factor]), ("label", [BATCH])):
+        for name, shape in (("data", [BATCH, 1, HEIGHT * self.factor, self.width * self.factor]), ("label", [BATCH])):
             self.layers.append({"name": name, "type": "Input", "top": name, "input_param": {"shape": {"dim": shape}}})
         return "data"
 
     def weighted(self, kind: str, message: str, name: str, bottom: str, /, **settings: Any) -> str:
         channels, group = settings["num_output"], settings.get("group", 1)
-        settings["num_output"] = PAIRS if channels in (CLASSES, 10) else max(4, channels // self.narrow)
+        settings["num_output"] = self.classes if channels in (CLASSES, 10) else max(4, channels // self.narrow)
         if group > 1:
             settings["group"] = settings["num_output"]
         if name == self.dense:
             settings["stride"] = 1
         return super().weighted(kind, message, name, bottom, **settings)
+
+    def batch_norm(self, *names: str, **settings: float) -> str:
+        return super().batch_norm(*names, moving_average_fraction=0.95, **settings)  # of the last steps: few are trained
 
     def pool(self, name: str, bottom: str, pool: str, **window: Any) -> str:
         return super().pool(name, bottom, pool, **({"global_pooling": True} if pool == "AVE" else window))
@@ -110,8 +113,8 @@ class Small(Net):
             return name
         return super().layer(kind, name, bottom, top, **fields)
 
-    def classify(self, blob: str, loss: str = "loss", *args: Any, **weight: Any) -> str:
-        return self.layer("SoftmaxWithLoss", loss, [blob, "label"], **weight)
+    def classify(self, blob: str, loss: str = "loss", *args: str, **more: Any) -> str:
+        return self.layer("SoftmaxWithLoss", loss, [blob, "label"])
 
 
 def lenet(net: Net) -> None:
@@ -134,15 +137,15 @@ BUILT: dict[str, tuple[Callable[[Net], None], int, int, str, float]] = {  # the 
 }
 
 
-def message_of(name: str) -> Any:
+def message_of(name: str, each: int) -> Any:
     build, narrow, factor, dense, _ = BUILT[name]
-    net = Small(narrow, factor, dense)
+    net = Small(each, narrow, factor, dense)
     build(net)
     return parse("\n".join(lines({"name": name, "layer": net.layers})), proto.NetParameter)
 
 
 def train(name: str, message: Any, images: np.ndarray, labels: np.ndarray, iterations: int, device: Any, file: pathlib.Path) -> None:
-    param = proto.SolverParameter(type="Adam", base_lr=BUILT[name][-1], momentum=0.9, momentum2=0.999, weight_decay=1e-4, lr_policy="poly", power=1.0,
+    param = proto.SolverParameter(type="Adam", base_lr=BUILT[name][-1], momentum=0.9, momentum2=0.999, weight_decay=DECAY, lr_policy="poly", power=1.0,
                                   max_iter=iterations, random_seed=1, snapshot_prefix=str(file.with_suffix("")))  # fmt: skip
     param.net_param.CopyFrom(message)
     solver = ocaffe.get_solver(param, keep=[], device=device)
@@ -173,11 +176,11 @@ def scores(net: Folded, images: Images, device: Any) -> np.ndarray:
 
 
 def measured(name: str, options: argparse.Namespace, made: DataSet, device: Any) -> dict[str, Any]:
-    folder, factor, message = pathlib.Path(options.folder), BUILT[name][2], message_of(name)
+    folder, factor, message = pathlib.Path(options.folder), BUILT[name][2], message_of(name, options.digits)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.caffemodel"
-    images, labels = pairs(made.parts["train"], options.images, 1)
-    tests, truth = pairs(made.parts["test"], options.tests // BATCH * BATCH, 2)
+    images, labels = scenes(made.parts["train"], options.images, 1, options.digits)
+    tests, truth = scenes(made.parts["test"], options.tests // BATCH * BATCH, 2, options.digits)
     started = time.monotonic()
     if not file.exists():
         train(name, message, images, labels, options.iterations, device, file)
@@ -211,7 +214,7 @@ def measured(name: str, options: argparse.Namespace, made: DataSet, device: Any)
 
 
 def table(results: Mapping[str, Any]) -> Iterator[str]:
-    """Lines of a table of Markdown: top-1 of the net in floats, and what each way loses, in points."""
+    """Lines of a table of Markdown: top-1 of the net in floats, and the change by each way in points."""
     yield "| net | fp32 | " + " | ".join(f"{way}" for way in WAYS) + " | agreement | error |"
     yield "|---|---|" + "---|" * (len(WAYS) + 2)
     for name, result in results.items():
@@ -225,6 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nets", nargs="*", default=list(BUILT), choices=list(BUILT))
     parser.add_argument("--ways", nargs="*", default=[], choices=list(WAYS), help="default: all")
+    parser.add_argument("--digits", type=int, default=2, choices=(1, 2), help="of an image; with one, nets learn sooner")
     parser.add_argument("--mnist", default="", help="folder with MNIST's four files")
     parser.add_argument("--device", default=None)
     parser.add_argument("--iterations", type=int, default=3000)
@@ -246,7 +250,7 @@ def main() -> None:
         if options.json:
             file = pathlib.Path(options.json)
             before = json.loads(file.read_text())["nets"] if file.exists() else {}
-            content = {"device": device.name, "digits": "MNIST" if options.mnist else "scikit-learn", "nets": {**before, **results}}
+            content = {"device": device.name, "task": f"{options.digits} of {'MNIST' if options.mnist else 'scikit-learn'}", "nets": {**before, **results}}
             file.write_text(json.dumps(content, indent=1) + "\n")
     print("\n".join(table(results)))
 

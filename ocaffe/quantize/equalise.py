@@ -1,11 +1,16 @@
-"""Cross-layer equalisation: scale the channels between two products so that both have weights of like size (Nagel et al., 2019, arXiv 1906.04721).
+"""Cross-layer equalisation: scale the channels between two products so that they are of like size.
 
 A channel of a value may be divided by s if the weights of the next product that read it are multiplied by s: layers between them must pass positive factors.
 The net computes the same, and its rounding costs less where channels differ much.
+
+With one scale for all weights of a layer, both products get weights of like size (Nagel et al., 2019, arXiv 1906.04721). With a scale for each output, the
+size of the first one's weights has no effect. Then half of the difference between the channels of the value goes to the weights that read them, as Xiao et
+al. do (2022, arXiv 2211.10438).
 """
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,34 +18,49 @@ import numpy as np
 from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.caffe.products import before, behind, give, is_product
 from ocaffe.layers.base import layer_type
+from ocaffe.quantize.scheme import FUSED
 
 PASSING = frozenset({"Dropout", "Flatten", "Pooling", "PReLU", "ReLU"})  # layers f with f(s x) = s f(x) for each channel and s > 0
 ROUNDS, FARTHEST = 20, 1e-3  # the most rounds; the change of a factor in a round below which all are done
 LARGEST = 1e3  # a factor is at most this, and at least its inverse
 
 
-def equalise(net: Net) -> int:
-    """Scale all channels that can be scaled, in place. Return the number of pairs of products."""
-    pairs = list(_pairs(net))
+@dataclass(frozen=True)
+class Pair:
+    """A product and the one that reads its output. `value`: the output behind the activation."""
+
+    first: Any
+    second: Any
+    value: str
+
+
+def equalise(net: Net, pairs: Sequence[Pair], ranges: Mapping[str, np.ndarray] | None = None) -> None:
+    """Scale the channels of pairs, in place. `ranges`: the largest magnitude of each channel, by value, if weights have a scale for each output."""
     for _ in range(ROUNDS):
-        moved = [_scale(net, *pair) for pair in pairs]
-        if not any(moved):
+        moved = [_scale(net, pair, None if ranges is None else ranges[pair.value]) for pair in pairs]
+        if ranges is not None or not any(moved):  # the scale of an output has no effect on other pairs
             break
-    return len(pairs)
 
 
-def _pairs(net: Net) -> Iterator[tuple[Any, Any]]:
-    """Yield products and the one product that reads their output."""
+def find_pairs(net: Net) -> list[Pair]:
+    """Return the products whose channels can be scaled."""
+    return list(_pairs(net))
+
+
+def _pairs(net: Net) -> Iterator[Pair]:
     for first in net.layers:
         if not _is_alone(net, first):
             continue
-        value = first.top[0]
+        value = activated = first.top[0]
         while net.is_free(value):
             (reader,) = net.readers(value)
             if _is_alone(net, reader):
-                yield first, reader
-            if layer_type(reader) not in PASSING or len(reader.top) != 1:
+                yield Pair(first, reader, activated)
+            kind = layer_type(reader)
+            if kind not in PASSING or len(reader.top) != 1:
                 break
+            if kind in FUSED and activated == value:
+                activated = reader.top[0]
             value = reader.top[0]
 
 
@@ -52,9 +72,11 @@ def _is_alone(net: Net, layer: Any) -> bool:
     return made.first == 1 if layer.type == "InnerProduct" else made.channel_axis == 1
 
 
-def _scale(net: Net, first: Any, second: Any) -> bool:
+def _scale(net: Net, pair: Pair, ranges: np.ndarray | None) -> bool:
     """Scale the channels between two products. Return whether a factor was far from 1."""
-    out, taken = _output_sizes(net, first), _input_sizes(net, second, net.shapes[first.top[0]][1])
+    first, second = pair.first, pair.second
+    out = _output_sizes(net, first) if ranges is None else ranges
+    taken = _input_sizes(net, second, net.shapes[first.top[0]][1], relative=ranges is not None)
     used = (out > 0) & (taken > 0)
     factor = np.where(used, np.sqrt(out / np.where(used, taken, 1)), 1.0)
     factor = np.clip(factor / np.exp(np.log(factor[used]).mean()) if used.any() else factor, 1 / LARGEST, LARGEST)  # the whole layer keeps its size
@@ -77,20 +99,30 @@ def _along(factors: np.ndarray, rank: int) -> np.ndarray:
 
 def _output_sizes(net: Net, layer: Any) -> np.ndarray:
     """Return the largest magnitude of the weights of each output."""
+    weights, others = _by_outputs(net, layer)
+    return np.asarray(weights.max(axis=others).reshape(-1))
+
+
+def _by_outputs(net: Net, layer: Any) -> tuple[np.ndarray, tuple[int, ...]]:
+    """Return the magnitudes of weights, in a shape with axes of outputs, and its other axes."""
     form = net.computed(layer).weight_outputs()
     assert form is not None
     weights = np.abs(np.asarray(net.arrays[layer.name][0], np.float64)).reshape(form.shape)
-    return np.asarray(weights.max(axis=tuple(axis for axis in range(weights.ndim) if axis not in form.kept)).reshape(-1))
+    return weights, tuple(axis for axis in range(weights.ndim) if axis not in form.kept)
 
 
-def _input_sizes(net: Net, layer: Any, channels: int) -> np.ndarray:
-    """Return the largest magnitude of the weights that read each channel."""
-    weights, made = np.abs(np.asarray(net.arrays[layer.name][0], np.float64)), net.computed(layer)
-    own: Any = made
+def _input_sizes(net: Net, layer: Any, channels: int, relative: bool) -> np.ndarray:
+    """Return the largest magnitude of the weights that read each channel. `relative`: as shares of the largest weight of the same output."""
+    shape = np.shape(net.arrays[layer.name][0])
+    made: Any = net.computed(layer)
+    weights, others = _by_outputs(net, layer)
+    if relative:
+        weights = weights / np.maximum(weights.max(axis=others, keepdims=True), np.finfo(np.float64).tiny)
+    weights = weights.reshape(shape)
     if layer.type == "InnerProduct":
-        by_input = weights.max(axis=1 if own.own().transpose else 0)
+        by_input = weights.max(axis=1 if made.own().transpose else 0)
         return np.asarray(by_input.reshape(channels, -1).max(axis=1))
     if layer.type == "Convolution":
-        grouped = weights.reshape(own.geometry.group, -1, weights.shape[1], int(np.prod(weights.shape[2:])))
+        grouped = weights.reshape(made.geometry.group, -1, shape[1], int(np.prod(shape[2:])))
         return np.asarray(grouped.max(axis=(1, 3)).reshape(-1))
     return np.asarray(weights.reshape(len(weights), -1).max(axis=1))

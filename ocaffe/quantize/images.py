@@ -1,9 +1,10 @@
 """The calibration images: data layers of the net, or arrays."""
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,16 @@ Batches = Callable[[], Iterator[Mapping[str, np.ndarray]]]
 
 @dataclass(frozen=True)
 class Images:
-    """`count` images in batches of `batch`. `layers`: the layers that feed the net, in place of its Input layers. Else `arrays` yields its inputs."""
+    """`count` images in batches of `batch`, behind `skipped` batches.
+
+    `layers`: the layers that feed the net, in place of its Input layers. Else `arrays` yields its inputs.
+    """
 
     count: int
     batch: int
     layers: Sequence[Any] = ()
     arrays: Batches | None = None
+    skipped: int = 0
 
     @property
     def batches(self) -> int:
@@ -32,7 +37,16 @@ class Images:
 
     def first(self, count: int) -> Images:
         """Return the first images."""
-        return Images(min(count, self.count), self.batch, self.layers, self.arrays)
+        return replace(self, count=min(count, self.count))
+
+    def behind(self, count: int) -> Images:
+        """Return the images behind the first `count`. Return all if there are no more than twice as many."""
+        batches = math.ceil(count / self.batch)
+        return self if self.count <= 2 * count else replace(self, count=self.count - batches * self.batch, skipped=self.skipped + batches)
+
+    def batches_of_arrays(self) -> Iterator[Mapping[str, np.ndarray]]:
+        assert self.arrays is not None
+        return itertools.islice(self.arrays(), self.skipped, None)
 
     def message(self, net: Net, more: Sequence[Any] = ()) -> Any:
         """Return the message of a net that reads these images, with more layers at its end. Each value has a blob of its own."""
@@ -58,12 +72,14 @@ class Images:
     def run(self, net: Running) -> Iterator[int]:
         """Run a net of `message` over all batches. Yield the number of images so far after each."""
         if self.arrays is None:
+            for _ in range(self.skipped):
+                net.forward()
             for number in range(self.batches):
                 net.forward()
                 yield min((number + 1) * self.batch, self.count)
             return
         done = 0
-        for given in self.arrays():
+        for given in self.batches_of_arrays():
             for known, array in given.items():
                 name = known if known in net.inputs else known + RAW
                 if tuple(net.blobs[name].shape) != array.shape:

@@ -33,6 +33,28 @@ def observe(net: Net, at: Sequence[Place], images: Images, device: Any = None, t
     return found
 
 
+def channel_ranges(net: Net, values: Sequence[str], images: Images, device: Any = None, tell: Tell = lambda done: None) -> dict[str, np.ndarray]:
+    """Return the largest magnitude of each channel of values."""
+    tops, probes = dict[str, str](), list[Any]()
+    for value in dict.fromkeys(values):
+        tops[value] = f"{value}/magnitudes"
+        probes.append(proto.LayerParameter(name=tops[value], type="AbsVal", bottom=[value], top=[tops[value]]))
+        if len(net.shapes[value]) > 2:
+            largest = proto.LayerParameter(name=f"{value}/largest", type="Pooling", bottom=[tops[value]], top=[f"{value}/largest"])
+            largest.pooling_param.pool, largest.pooling_param.global_pooling = proto.PoolingParameter.MAX, True
+            probes.append(largest)
+            tops[value] = largest.top[0]
+    found = {value: np.zeros(net.shapes[value][1]) for value in tops}
+    if not tops:
+        return found
+    with running(images.message(net, probes), net.weights(), list(tops.values()), device) as run:
+        for done in images.run(run):
+            for value, top in tops.items():
+                found[value] = np.maximum(found[value], run.blobs[top].data.reshape(-1, len(found[value])).max(axis=0))
+            tell(done)
+    return found
+
+
 def _check(net: Net, place: Place, counts: Counts) -> None:
     layer = net.producer(place.value)
     if counts.unknown:

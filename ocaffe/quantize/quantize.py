@@ -12,10 +12,10 @@ from ocaffe.errors import Error
 from ocaffe.quantize.choose import AUTO, choose
 from ocaffe.quantize.correct import correct
 from ocaffe.quantize.counts import Counts
-from ocaffe.quantize.equalise import equalise
+from ocaffe.quantize.equalise import equalise, find_pairs
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.measure import measure, output_error
-from ocaffe.quantize.observe import Tell, observe
+from ocaffe.quantize.observe import Tell, channel_ranges, observe
 from ocaffe.quantize.places import places, rounded_products
 from ocaffe.quantize.reconstruct import STEPS, reconstruct
 from ocaffe.quantize.scheme import Scheme
@@ -79,7 +79,12 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
     tried = [_calibrated(net, net, settings, images, judges, device, told, "")]
     if settings.equalise:
         other = without_bodies(net)
-        if equalise(other):
+        pairs, ranges = find_pairs(other), None
+        if pairs and scheme.per_channel:
+            with told("values of channels", judges.count) as tell:
+                ranges = channel_ranges(net, [pair.value for pair in pairs], judges, device, tell)
+        if pairs:
+            equalise(other, pairs, ranges)
             tried.append(_calibrated(net, other, settings, images, judges, device, told, " of the equalised net"))
     found = min(tried, key=lambda each: each.stages[-1][1])
     for each in tried:
@@ -100,7 +105,7 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
     if settings.steps:
         net_before, table = without_bodies(found.net), Table(scheme, dict(found.table.values), list(found.table.products), list(found.table.wide))
         with told("reconstruction", settings.steps) as tell:
-            reconstruct(found.net, found.table, images, settings.steps, device, tell)
+            reconstruct(found.net, found.table, images.behind(JUDGES), settings.steps, device, tell)
         _kept(found, net_before, table, "reconstruction", judges, device, told)
     return found
 

@@ -1,8 +1,8 @@
-"""Reconstruction: train the weights, biases and scales of each product on the calibration images, so that its rounded outputs are those in floats.
+"""Reconstruction: train the weights, biases and scales of products on the calibration images, so that the rounded outputs are those in floats.
 
-A few hundred steps with the straight-through gradient, each product by its own loss (AdaQuant: Hubara et al., 2021, arXiv 2006.10518; it decides which
-weights are rounded up, as AdaRound does: Nagel et al., 2020, arXiv 2004.10568). The rounded net is whole, so that a product also makes up for the rounding
-before it. No gradient passes from one product to another.
+A few hundred steps with the straight-through gradient. Each product has a loss (AdaQuant: Hubara et al., 2021, arXiv 2006.10518). Its gradient passes to the
+products before it, as in the blocks of BRECQ (Li et al., 2021, arXiv 2102.05426), but as far as the inputs. Rates are small: a weight moves by about one
+step of its grid, so that the training decides which weights are rounded up, as AdaRound does (Nagel et al., 2020, arXiv 2004.10568).
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ocaffe.quantize.simulate import SUFFIX, weight_scales
 from ocaffe.quantize.table import Entry, Table
 
 STEPS = 300
-WEIGHT_RATE, BIAS_RATE, SCALE_RATE = 0.03, 0.03, 0.003  # of Adam, as shares of a weight's grid, of the grid of an output, of a scale
+WEIGHT_RATE, BIAS_RATE, SCALE_RATE = 0.01, 0.01, 0.003  # of Adam, as shares of a weight's grid, of the grid of an output, of a scale
 LOSS = "EuclideanLoss"
 
 
@@ -59,13 +59,15 @@ def reconstruct(net: Net, table: Table, images: Images, steps: int = STEPS, devi
 
 def _train(solver: Solver, images: Images, steps: int, tell: Tell) -> None:
     if images.arrays is None:
+        for _ in range(images.skipped):
+            solver.net.forward()
         for done in range(steps):
             solver.step(1)
             tell(done + 1)
         return
     done = 0
     while done < steps:
-        for given in images.arrays():
+        for given in images.batches_of_arrays():
             if len(next(iter(given.values()))) != images.batch and done:
                 continue  # a last batch of another size would be another net
             for name, array in given.items():
@@ -91,7 +93,6 @@ def _learn(net: Net, pair: Net, table: Table, trained: list[str]) -> None:
             rates = [WEIGHT_RATE * float(scales.mean()), BIAS_RATE * 0.1 * max(spread, float(scales.mean()))][:count]
         elif layer.type == "FakeQuantize":
             rates = [SCALE_RATE * float(pair.arrays[layer.name][0][0])]
-            layer.propagate_down[:] = [False]
         names = [spec.name for spec in layer.param]
         del layer.param[:]
         for index, rate in enumerate(rates):

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from ocaffe.cl.device import Device
-from ocaffe.quantize.equalise import equalise
+from ocaffe.quantize.equalise import equalise, find_pairs
+from ocaffe.quantize.observe import channel_ranges
 from tests.quantize.nets import conv, data, fc, images_of, net_of, outputs_of, text
 
 pytestmark = pytest.mark.unoptimised
@@ -29,15 +30,18 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("by_values", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_outputs_stay(case: str, device: Device) -> None:
+def test_outputs_stay(case: str, by_values: bool, device: Device) -> None:
     pairs, layers = CASES[case]
     net = net_of(data(8, 4, 9, 9), *layers)
     first = net.arrays["a"][0]
     net.arrays["a"] = [first * np.geomspace(0.01, 10, len(first), dtype=np.float32).reshape(-1, *[1] * (first.ndim - 1)), net.arrays["a"][1]]
     images = images_of(net)
     before = outputs_of(net, images, device)
-    assert equalise(net) == pairs
+    found = find_pairs(net)
+    assert len(found) == pairs
+    equalise(net, found, channel_ranges(net, [pair.value for pair in found], images, device) if by_values else None)
     for old, new in zip(before, outputs_of(net, images, device)):
         np.testing.assert_allclose(new, old, rtol=1e-3, atol=1e-4 * np.abs(old).max())
 
@@ -46,16 +50,29 @@ def test_weights_are_of_like_size() -> None:
     net = net_of(data(8, 4, 9, 9), *CASES["two convolutions"][1])
     first = net.arrays["a"][0]
     net.arrays["a"] = [first * np.geomspace(0.01, 10, 8, dtype=np.float32).reshape(-1, 1, 1, 1), net.arrays["a"][1]]
-    equalise(net)
+    equalise(net, find_pairs(net))
     out = np.abs(net.arrays["a"][0]).max(axis=(1, 2, 3))
     taken = np.abs(net.arrays["b"][0]).max(axis=(0, 2, 3))
     np.testing.assert_allclose(out / taken, (out / taken)[0], rtol=0.01)
+
+
+def test_values_are_of_like_size(device: Device) -> None:
+    """With a scale for each output, the channels of a depthwise convolution can have one range each: half of the difference goes."""
+    net = net_of(data(8, 4, 9, 9), conv("data", "a", 8), RELU, conv("a", "b", 8, 3, "group: 8"))
+    net.arrays["a"] = [array * np.geomspace(0.01, 10, 8, dtype=np.float32).reshape(-1, *[1] * (array.ndim - 1)) for array in net.arrays["a"]]
+    images, pairs = images_of(net), find_pairs(net)
+    before = channel_ranges(net, ["a"], images, device)
+    (value,) = outputs_of(net, images, device, ("a",))
+    np.testing.assert_allclose(before["a"], np.abs(value).max(axis=(0, 2, 3)), rtol=1e-5)
+    equalise(net, pairs, before)
+    after = channel_ranges(net, ["a"], images, device)["a"]
+    np.testing.assert_allclose(after, np.sqrt(before["a"]) * (after / np.sqrt(before["a"])).mean(), rtol=1e-3)
 
 
 def test_channels_without_weights_stay() -> None:
     net = net_of(data(8, 4, 9, 9), *CASES["two convolutions"][1])
     net.arrays["a"][0][3] = 0
     net.arrays["b"][0][:, 5] = 0
-    equalise(net)
+    equalise(net, find_pairs(net))
     assert all(np.isfinite(array).all() for arrays in net.arrays.values() for array in arrays)
     assert (net.arrays["a"][0][3] == 0).all()

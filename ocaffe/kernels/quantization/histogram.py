@@ -11,6 +11,7 @@ from ocaffe.kernels.expression.expression import reduce
 FIRST, OCTAVES, STEPS = -16, 32, 64  # magnitudes from 2^-16 to 2^16, 64 bins for each power of two
 BINS = OCTAVES * STEPS  # of one sign
 COUNT = Kernel("histogram.count", read("x"), write("counts"), write("extremes"))
+ROWS = 4  # of counts that a CPU's work-item adds to in turn
 GPU_GROUP, EACH = 256, 1 << 14  # work-items of a group; the fewest elements that a group counts, because it also writes all bins
 
 
@@ -27,10 +28,11 @@ def histogram(rec: Recorder, x: Ref, counts: Ref, extremes: Ref) -> None:
     target, total = rec.target, x.count
     groups = max(1, min(4 * target.compute_units, total // EACH))
     each = -(-total // groups)
-    parts = rec.scratch("counts", (groups, counts.count), np.uint32)
+    rows = groups * (ROWS if target.is_cpu else 1)
+    parts = rec.scratch("counts", (rows, counts.count), np.uint32)
     ends = rec.scratch("extremes", (groups, 2))
     samples = x.shape[0] if x.shape else 1
-    group = {} if target.is_cpu else {"GROUP": target.group(GPU_GROUP)}
+    group = {"ROWS": ROWS} if target.is_cpu else {"GROUP": target.group(GPU_GROUP)}
     local = group.get("GROUP", 1)
     defines = {"FIRST": FIRST, "OCTAVES": OCTAVES, **group}
     args = [max(1, total // max(1, samples)), np.uint64(total), np.uint64(each)]
