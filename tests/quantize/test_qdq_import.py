@@ -55,8 +55,9 @@ def test_our_own_products_come_back(device: Any, tmp_path: pathlib.Path, form: s
     assert not found.power_of_two or param == "power_of_two: true"
 
 
-def test_a_net_comes_back(device: Any, tmp_path: pathlib.Path) -> None:
-    made = exported(net(tmp_path, WHOLE))
+@pytest.mark.parametrize("opset", [17, 21])
+def test_a_net_comes_back(device: Any, tmp_path: pathlib.Path, opset: int) -> None:
+    made = exported(net(tmp_path, WHOLE), opset=opset)
     save(made.model, tmp_path / "net.onnx")
     layers = imported(tmp_path, str(tmp_path / "net.onnx"), device)
     assert [layer.type for layer in layers if layer.type == "FakeQuantize"] == ["FakeQuantize"] * 3
