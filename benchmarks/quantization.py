@@ -43,7 +43,7 @@ from ocaffe.zoo.net import CLASSES, XAVIER, Net, lines
 HEIGHT, WIDTH = 32, {1: 32, 2: 40}  # the width by the number of digits
 PAIRS = {1: 10, 2: 55}  # classes
 BATCH, CALIBRATION = 64, 512
-DECAY = 1e-4
+DECAY, DECAY_OF_NORMED = 1e-4, 2e-3  # strong with norms: channels then differ so much that one scale does not suit all of them
 HERE = pathlib.Path(__file__).parent
 SCHEME = read_scheme("int8")
 PLAIN = {"equalise": False, "correct": False, "steps": 0}
@@ -128,9 +128,9 @@ def lenet(net: Net) -> None:
 
 BUILT: dict[str, tuple[Callable[[Net], None], int, int, str, float]] = {  # the net, its share of channels, enlargement, a layer with stride 1, rate
     "lenet": (lenet, 2, 1, "", 0.002),
-    "mobilenet_v1": (classifiers.mobilenet_v1, 4, 1, "conv1", 0.003),
-    "mobilenet_v2": (classifiers.mobilenet_v2, 4, 1, "conv1", 0.003),
-    "resnet20": (partial(classifiers.resnet_cifar, depth=3), 2, 1, "", 0.003),
+    "mobilenet_v1": (classifiers.mobilenet_v1, 8, 1, "conv1", 0.003),
+    "mobilenet_v2": (classifiers.mobilenet_v2, 6, 1, "conv1", 0.003),
+    "resnet20": (partial(classifiers.resnet_cifar, depth=3), 4, 1, "", 0.003),
     "googlenet": (classifiers.googlenet, 8, 2, "", 0.001),
     "squeezenet": (classifiers.squeezenet, 4, 2, "", 0.001),
     "vgg": (partial(classifiers.vgg, stages=[(64, 1), (128, 1), (256, 2), (512, 2)]), 8, 1, "", 0.001),
@@ -145,7 +145,8 @@ def message_of(name: str, each: int) -> Any:
 
 
 def train(name: str, message: Any, images: np.ndarray, labels: np.ndarray, iterations: int, device: Any, file: pathlib.Path) -> None:
-    param = proto.SolverParameter(type="Adam", base_lr=BUILT[name][-1], momentum=0.9, momentum2=0.999, weight_decay=DECAY, lr_policy="poly", power=1.0,
+    decay = DECAY_OF_NORMED if any(layer.type == "BatchNorm" for layer in message.layer) else DECAY
+    param = proto.SolverParameter(type="Adam", base_lr=BUILT[name][-1], momentum=0.9, momentum2=0.999, weight_decay=decay, lr_policy="poly", power=1.0,
                                   max_iter=iterations, random_seed=1, snapshot_prefix=str(file.with_suffix("")))  # fmt: skip
     param.net_param.CopyFrom(message)
     solver = ocaffe.get_solver(param, keep=[], device=device)

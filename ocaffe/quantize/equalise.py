@@ -6,6 +6,9 @@ The net computes the same, and its rounding costs less where channels differ muc
 With one scale for all weights of a layer, both products get weights of like size (Nagel et al., 2019, arXiv 1906.04721). With a scale for each output, the
 size of the first one's weights has no effect. Then half of the difference between the channels of the value goes to the weights that read them, as Xiao et
 al. do (2022, arXiv 2211.10438).
+
+An activation with an upper bound, as ReLU6, passes factors of channels that stay below the bound on the images, before and after. So a channel that reaches
+the bound stays as it is.
 """
 from __future__ import annotations
 
@@ -21,24 +24,27 @@ from ocaffe.layers.base import layer_type
 from ocaffe.quantize.scheme import FUSED
 
 PASSING = frozenset({"Dropout", "Flatten", "Pooling", "PReLU", "ReLU"})  # layers f with f(s x) = s f(x) for each channel and s > 0
+NEAR = 1 - 1e-6  # of the bound, from which on a channel has reached it
 ROUNDS, FARTHEST = 20, 1e-3  # the most rounds; the change of a factor in a round below which all are done
 LARGEST = 1e3  # a factor is at most this, and at least its inverse
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A product and the one that reads its output. `value`: the output behind the activation."""
+    """A product and the one that reads its output. `value`: the output behind the activation. `bound`: the activation's."""
 
     first: Any
     second: Any
     value: str
+    bound: float
 
 
-def equalise(net: Net, pairs: Sequence[Pair], ranges: Mapping[str, np.ndarray] | None = None) -> None:
-    """Scale the channels of pairs, in place. `ranges`: the largest magnitude of each channel, by value, if weights have a scale for each output."""
+def equalise(net: Net, pairs: Sequence[Pair], ranges: Mapping[str, np.ndarray], per_channel: bool) -> None:
+    """Scale the channels of pairs, in place. `ranges`: the largest magnitude of each channel, by value. `per_channel`: weights have a scale by output."""
+    left = dict(ranges)
     for _ in range(ROUNDS):
-        moved = [_scale(net, pair, None if ranges is None else ranges[pair.value]) for pair in pairs]
-        if ranges is not None or not any(moved):  # the scale of an output has no effect on other pairs
+        moved = [_scale(net, pair, left, per_channel) for pair in pairs]
+        if not any(moved):
             break
 
 
@@ -52,16 +58,28 @@ def _pairs(net: Net) -> Iterator[Pair]:
         if not _is_alone(net, first):
             continue
         value = activated = first.top[0]
+        bound = np.inf
         while net.is_free(value):
             (reader,) = net.readers(value)
             if _is_alone(net, reader):
-                yield Pair(first, reader, activated)
-            kind = layer_type(reader)
-            if kind not in PASSING or len(reader.top) != 1:
+                yield Pair(first, reader, activated, bound)
+            upper = _bound(reader)
+            if upper is None or len(reader.top) != 1:
                 break
-            if kind in FUSED and activated == value:
+            bound = min(bound, upper)
+            if layer_type(reader) in FUSED and activated == value:
                 activated = reader.top[0]
             value = reader.top[0]
+
+
+def _bound(layer: Any) -> float | None:
+    """Return the upper bound of a layer that passes factors, infinity without one. None: it passes none."""
+    kind = layer_type(layer)
+    if kind == "ReLU6":
+        return 6.0
+    if kind == "Clip":
+        return float(layer.clip_param.max) if layer.clip_param.min == 0 < layer.clip_param.max else None
+    return np.inf if kind in PASSING else None
 
 
 def _is_alone(net: Net, layer: Any) -> bool:
@@ -72,15 +90,16 @@ def _is_alone(net: Net, layer: Any) -> bool:
     return made.first == 1 if layer.type == "InnerProduct" else made.channel_axis == 1
 
 
-def _scale(net: Net, pair: Pair, ranges: np.ndarray | None) -> bool:
-    """Scale the channels between two products. Return whether a factor was far from 1."""
-    first, second = pair.first, pair.second
-    out = _output_sizes(net, first) if ranges is None else ranges
-    taken = _input_sizes(net, second, net.shapes[first.top[0]][1], relative=ranges is not None)
-    used = (out > 0) & (taken > 0)
+def _scale(net: Net, pair: Pair, ranges: dict[str, np.ndarray], per_channel: bool) -> bool:
+    """Scale the channels between two products, and their ranges. Return whether a factor was far from 1."""
+    first, second, largest = pair.first, pair.second, ranges[pair.value]
+    out = largest if per_channel else _output_sizes(net, first)
+    taken = _input_sizes(net, second, net.shapes[first.top[0]][1], relative=per_channel)
+    used, bounded = (out > 0) & (taken > 0), largest >= NEAR * pair.bound
     factor = np.where(used, np.sqrt(out / np.where(used, taken, 1)), 1.0)
-    factor = np.clip(factor / np.exp(np.log(factor[used]).mean()) if used.any() else factor, 1 / LARGEST, LARGEST)  # the whole layer keeps its size
-    factor = np.where(used, factor, 1.0)
+    fixed = used & bounded if (used & bounded).any() else used
+    factor = np.clip(factor / np.exp(np.log(factor[fixed]).mean()) if used.any() else factor, 1 / LARGEST, LARGEST)  # the whole layer keeps its size
+    factor = np.where(used & ~bounded, np.maximum(factor, largest / pair.bound), 1.0)
     shape, bottom = net.shapes[first.top[0]], net.shapes[second.bottom[0]]
     zero = np.zeros(())
     divided = behind(net, first, (_along(1 / factor, len(shape)), zero))
@@ -90,6 +109,7 @@ def _scale(net: Net, pair: Pair, ranges: np.ndarray | None) -> bool:
         return False
     give(net, first, divided)
     give(net, second, multiplied)
+    ranges[pair.value] = largest / factor
     return bool(np.abs(np.log(factor)).max() > FARTHEST)
 
 

@@ -79,12 +79,11 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
     tried = [_calibrated(net, net, settings, images, judges, device, told, "")]
     if settings.equalise:
         other = without_bodies(net)
-        pairs, ranges = find_pairs(other), None
-        if pairs and scheme.per_channel:
-            with told("values of channels", judges.count) as tell:
-                ranges = channel_ranges(net, [pair.value for pair in pairs], judges, device, tell)
+        pairs = find_pairs(other)
         if pairs:
-            equalise(other, pairs, ranges)
+            with told("values of channels", images.count) as tell:
+                ranges = channel_ranges(net, [pair.value for pair in pairs], images, device, tell)
+            equalise(other, pairs, ranges, scheme.per_channel)
             tried.append(_calibrated(net, other, settings, images, judges, device, told, " of the equalised net"))
     found = min(tried, key=lambda each: each.stages[-1][1])
     for each in tried:
