@@ -96,6 +96,7 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
                 tell(number)
         widen(found.net, found.table, sorted(found.sensitivities, key=lambda name: -found.sensitivities[name])[: settings.mixed])
         _measured(found, "16 bits", judges, device, told)
+    exact = without_bodies(found.net)  # before its biases change
     if settings.correct:
         before = without_bodies(found.net)
         with told("bias correction", images.count) as tell:
@@ -104,7 +105,7 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
     if settings.steps:
         net_before, table = without_bodies(found.net), Table(scheme, dict(found.table.values), list(found.table.products), list(found.table.wide))
         with told("reconstruction", settings.steps) as tell:
-            reconstruct(found.net, found.table, images.behind(JUDGES), settings.steps, device, tell)
+            reconstruct(found.net, found.table, images.behind(JUDGES), settings.steps, device, tell, exact)
         _kept(found, net_before, table, "reconstruction", judges, device, told)
     return found
 

@@ -24,12 +24,18 @@ from ocaffe.quantize.table import Entry, Table
 
 STEPS = 300
 WEIGHT_RATE, BIAS_RATE, SCALE_RATE = 0.01, 0.01, 0.003  # of Adam, as shares of a weight's grid, of the grid of an output, of a scale
+SMALL = 0.1  # share of the outputs for which a rate may be too large
 LOSS = "EuclideanLoss"
 
 
-def reconstruct(net: Net, table: Table, images: Images, steps: int = STEPS, device: Any = None, tell: Tell = lambda done: None) -> None:
-    """Change the weights of the products that round, and the scales of the table, in place. `tell` gets the number of steps done."""
-    pair = beside(net, table, chained=True)
+def reconstruct(
+    net: Net, table: Table, images: Images, steps: int = STEPS, device: Any = None, tell: Tell = lambda done: None, original: Net | None = None,
+) -> None:  # fmt: skip
+    """Change the weights of the products that round, and the scales of the table, in place. `tell` gets the number of steps done.
+
+    `original`: the net that computes the values in floats, if `net` has other biases.
+    """
+    pair = beside(net, table, chained=True, floats=original)
     trained = [layer for layer in net.layers if layer.name in table.products and is_product(net, layer) and len(net.sharers(layer)) == 1]
     _learn(net, pair, table, [layer.name for layer in trained])
     message = images.message(pair, [_loss(pair, layer) for layer in trained])
@@ -89,14 +95,19 @@ def _learn(net: Net, pair: Net, table: Table, trained: list[str]) -> None:
         if layer.name in own:
             source = sources[own[layer.name]]
             scales = weight_scales(net, source, np.asarray(net.arrays[source.name][0]), table.scheme, table.bits(source.name))
-            spread = float(np.std(np.asarray(net.arrays[source.name][1]))) if count > 1 else 0.0
-            rates = [WEIGHT_RATE * float(scales.mean()), BIAS_RATE * 0.1 * max(spread, float(scales.mean()))][:count]
+            rates = [WEIGHT_RATE * _small(scales), BIAS_RATE * 0.1 * max(_small(net.arrays[source.name][-1]), _small(scales))][:count]
         elif layer.type == "FakeQuantize":
             rates = [SCALE_RATE * float(pair.arrays[layer.name][0][0])]
         names = [spec.name for spec in layer.param]
         del layer.param[:]
         for index, rate in enumerate(rates):
             layer.param.add(lr_mult=rate, decay_mult=0, **({"name": names[index]} if index < len(names) and names[index] else {}))
+
+
+def _small(array: np.ndarray) -> float:
+    """Return a magnitude that most elements have: all of a blob have one rate, and outputs may be of very different size."""
+    sizes = np.abs(np.asarray(array, np.float64))
+    return float(np.quantile(sizes[sizes > 0], SMALL)) if sizes.any() else 0.0
 
 
 def _loss(pair: Net, layer: Any) -> Any:

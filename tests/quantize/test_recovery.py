@@ -89,6 +89,21 @@ def test_reconstruction_lessens_the_error(device: Device) -> None:
     assert told == list(range(1, 101))
 
 
+def test_outputs_of_very_different_size_are_all_reconstructed(device: Device) -> None:
+    """All outputs of a product have one rate, and it must suit the small ones."""
+    net = net_of(*LAYERS[:2], text("ReLU", "a", "a", name="relu"), conv("a", "b", 6))
+    sizes = np.geomspace(1e-3, 1, 8, dtype=np.float32)
+    first, second = net.arrays["a"], net.arrays["b"]
+    net.arrays["a"] = [first[0] * sizes.reshape(-1, 1, 1, 1), first[1] * sizes]
+    net.arrays["b"] = [second[0] / sizes.reshape(1, -1, 1, 1), second[1]]
+    images = images_of(net, 64)
+    table = calibrated(net, INT8, images, device)
+    table.values = {"data": table.values["data"]}  # the small channels have no integers of their own otherwise
+    before, changed = error_of(net, table, images, device, net), without_bodies(net)
+    reconstruct(changed, table, images, 60, device)
+    assert error_of(changed, table, images, device, net) < before
+
+
 def test_two_reconstructions_have_the_same_bits(device: Device) -> None:
     net = net_of(*LAYERS)
     images, found = images_of(net), []
