@@ -20,7 +20,7 @@ from ocaffe.quantize.places import places, rounded_products
 from ocaffe.quantize.reconstruct import STEPS, reconstruct
 from ocaffe.quantize.scheme import Scheme
 from ocaffe.quantize.sensitivity import sensitivities, widen
-from ocaffe.quantize.simulate import rounded_weights, without_bodies
+from ocaffe.quantize.simulate import copied, rounded_weights
 from ocaffe.quantize.table import Table
 
 JUDGES = 128  # images on which grids are compared and errors are measured
@@ -41,9 +41,9 @@ class Settings:
 
 @dataclass
 class Quantized:
-    """The result. `source`: the folded net. `net`: the same with the weights of the rounded net, not yet rounded. `errors`: by value, of the whole net.
+    """The result. `source`: the folded net in floats, equalised if that helps. `net`: the same with the weights of the rounded net, not yet rounded.
 
-    `stages`: the error of the outputs after each step that was kept or tried.
+    `errors`: of the whole net, by value. `stages`: the error of the outputs after each step that was kept or tried.
     """
 
     source: Net
@@ -56,7 +56,7 @@ class Quantized:
 
     def rounded(self) -> Net:
         """Return the net in floats whose weights are on the grid."""
-        made = without_bodies(self.net)
+        made = copied(self.net)
         for layer in made.layers:
             if layer.name in self.table.products:
                 weight, *others = made.arrays[layer.name]
@@ -76,15 +76,15 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
     if not rounded_products(net, scheme, places(net, scheme)):
         fact = f"has no layer that computes with integers: {', '.join(scheme.products)}"
         raise Error(fact, place=net.source_file or None, fix="give a net with such a layer, or another --scheme")
-    tried = [_calibrated(net, net, settings, images, judges, device, told, "")]
+    tried = [_calibrated(net, settings, images, judges, device, told, "")]
     if settings.equalise:
-        other = without_bodies(net)
+        other = copied(net)
         pairs = find_pairs(other)
         if pairs:
             with told("values of channels", images.count) as tell:
                 ranges = channel_ranges(net, [pair.value for pair in pairs], images, device, tell)
             equalise(other, pairs, ranges, scheme.per_channel)
-            tried.append(_calibrated(net, other, settings, images, judges, device, told, " of the equalised net"))
+            tried.append(_calibrated(other, settings, images, judges, device, told, " of the equalised net"))
     found = min(tried, key=lambda each: each.stages[-1][1])
     for each in tried:
         if each is not found:
@@ -96,28 +96,27 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
                 tell(number)
         widen(found.net, found.table, sorted(found.sensitivities, key=lambda name: -found.sensitivities[name])[: settings.mixed])
         _measured(found, "16 bits", judges, device, told)
-    exact = without_bodies(found.net)  # before its biases change
     if settings.correct:
-        before = without_bodies(found.net)
+        before = copied(found.net)
         with told("bias correction", images.count) as tell:
             correct(found.net, found.table, images, device, tell)
         _kept(found, before, found.table, "bias correction", judges, device, told)
     if settings.steps:
-        net_before, table = without_bodies(found.net), Table(scheme, dict(found.table.values), list(found.table.products), list(found.table.wide))
+        net_before, table = copied(found.net), Table(scheme, dict(found.table.values), list(found.table.products), list(found.table.wide))
         with told("reconstruction", settings.steps) as tell:
-            reconstruct(found.net, found.table, images.behind(JUDGES), settings.steps, device, tell, exact)
+            reconstruct(found.net, found.table, images.behind(JUDGES), settings.steps, device, tell, found.source)
         _kept(found, net_before, table, "reconstruction", judges, device, told)
     return found
 
 
-def _calibrated(source: Net, net: Net, settings: Settings, images: Images, judges: Images, device: Any, told: Told, what: str) -> Quantized:
+def _calibrated(net: Net, settings: Settings, images: Images, judges: Images, device: Any, told: Told, what: str) -> Quantized:
     at = places(net, settings.scheme)
     with told(f"values{what}", images.count) as tell:
         counts = observe(net, at, images, device, tell)
     with told(f"ranges{what}", judges.count) as tell:
         entries = choose(net, at, counts, settings.scheme, settings.method, judges, device, tell)
     table = Table(settings.scheme, entries, [layer.name for layer in rounded_products(net, settings.scheme, at)])
-    found = Quantized(source, without_bodies(net), table, counts)
+    found = Quantized(copied(net), copied(net), table, counts)
     _measured(found, f"ranges by {settings.method}{what}", judges, device, told)
     return found
 

@@ -1,7 +1,6 @@
 """A net that rounds as the chip does: FakeQuantize layers behind values, and products that round their weights."""
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ SUFFIX = "/grid"  # of the name of a FakeQuantize layer, behind the name of its 
 
 
 def copied(net: Net) -> Net:
-    """Return a net that passes may change. The arrays are shared."""
+    """Return a net that passes may change. The arrays are shared: no pass changes one, all put others in their place."""
     layers = []
     for layer in net.layers:
         own = proto.LayerParameter()
@@ -101,10 +100,3 @@ def _form(net: Net, layer: Any) -> WeightOutputs:
 
 def _rounding(layer: Any, scheme: Scheme, bits: int) -> Any:
     return proto.WeightQuantizationParameter(bits=bits, per_channel=scheme.by_output(layer.type), power_of_two=scheme.power_of_two)
-
-
-def without_bodies(net: Net) -> Net:
-    """Return a deep copy of the net, with arrays of its own."""
-    made = copied(net)
-    made.arrays = copy.deepcopy(net.arrays)
-    return made

@@ -19,7 +19,7 @@ from ocaffe.quantize.places import places, rounded_products
 from ocaffe.quantize.quantize import Settings, quantize
 from ocaffe.quantize.reconstruct import reconstruct
 from ocaffe.quantize.scheme import Scheme, read_scheme
-from ocaffe.quantize.simulate import simulated, without_bodies
+from ocaffe.quantize.simulate import copied, simulated
 from ocaffe.quantize.table import Table
 from ocaffe.quantize.thresholds import METHODS
 from tests.quantize.nets import conv, data, fc, images_of, net_of, outputs_of, text
@@ -70,7 +70,7 @@ def test_bias_correction_removes_the_mean_error(device: Device) -> None:
     net = net_of(data(8, 3, 8, 8), conv("data", "a", 8), text("ReLU", "a", "a", name="relu"), fc("a", "c", 6))
     images = images_of(net, change=lambda x: np.abs(x, out=x))
     table = calibrated(net, FOUR, images, device)
-    changed = without_bodies(net)
+    changed = copied(net)
     correct(changed, table, images, device)
     (exact,), (before,) = outputs_of(net, images, device), outputs_of(simulated(net, table), images, device)
     alone = Table(FOUR, table.values, ["c"])  # the product whose inputs are exact but for their rounding
@@ -83,7 +83,7 @@ def test_reconstruction_lessens_the_error(device: Device) -> None:
     net = net_of(*LAYERS)
     images = images_of(net, 64)
     table = calibrated(net, FOUR, images, device)
-    before, changed, told = error_of(net, table, images, device, net), without_bodies(net), list[int]()
+    before, changed, told = error_of(net, table, images, device, net), copied(net), list[int]()
     reconstruct(changed, table, images, 100, device, told.append)
     assert error_of(changed, table, images, device, net) < 0.85 * before
     assert told == list(range(1, 101))
@@ -99,7 +99,7 @@ def test_outputs_of_very_different_size_are_all_reconstructed(device: Device) ->
     images = images_of(net, 64)
     table = calibrated(net, INT8, images, device)
     table.values = {"data": table.values["data"]}  # the small channels have no integers of their own otherwise
-    before, changed = error_of(net, table, images, device, net), without_bodies(net)
+    before, changed = error_of(net, table, images, device, net), copied(net)
     reconstruct(changed, table, images, 60, device)
     assert error_of(changed, table, images, device, net) < before
 
@@ -108,7 +108,7 @@ def test_two_reconstructions_have_the_same_bits(device: Device) -> None:
     net = net_of(*LAYERS)
     images, found = images_of(net), []
     for _ in range(2):
-        changed, table = without_bodies(net), calibrated(net, FOUR, images, device)
+        changed, table = copied(net), calibrated(net, FOUR, images, device)
         reconstruct(changed, table, images, 5, device)
         found.append([array.tobytes() for arrays in changed.arrays.values() for array in arrays] + [entry.grid.scale for entry in table.values.values()])
     assert found[0] == found[1]
