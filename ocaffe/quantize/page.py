@@ -34,7 +34,7 @@ def page(title: str, made: Quantized, worst: Sequence[Worst]) -> str:
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{markup(title)}</title>',
         f"<style>{STYLE}</style></head><body><h1>{markup(title)}</h1>",
-        f"<p>{markup(made.table.scheme.title)}. {len(made.table.products)} products compute with integers.</p>",
+        f"<p>{markup(made.table.scheme.title)}. {len(made.table.products):d} products compute with integers.</p>",
         *_steps(made),
         *_blobs(made),
         *_products(made),
@@ -62,7 +62,8 @@ def _blobs(made: Quantized) -> Iterator[str]:
         texts = (f"{entry.low:.4g} to {entry.high:.4g}", f"{entry.grid.low:.4g} to {entry.grid.high:.4g}", entry.method, f"{entry.grid.scale:.4g}")
         cells += [f'<td class="number">{markup(text)}</td>' for text in (*texts, "" if error is None else f"{error:.1e}")]
         counts = made.counts.get(name)
-        cells += [f'<td class="bar">{_bar(error or 0.0)}</td>', f"<td>{'' if counts is None else histogram(counts, entry.grid)}</td>"]
+        drawn, bar = histogram(counts, entry.grid) if counts is not None else "", _bar(error or 0.0)
+        cells += [f'<td class="bar">{bar}</td>', f"<td>{drawn}</td>"]
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</table></div>"
 
@@ -82,8 +83,8 @@ def _pictures(worst: Sequence[Worst]) -> Iterator[str]:
         for item in worst:
             first, second = int(item.floats.argmax()), int(item.rounded.argmax())
             answer = f"largest output {first}" if first == second else f"largest output {first} in floats, {second} rounded"
-            caption = f"<figcaption>image {item.number}: <span class=one>{item.error:.1e}</span>; {answer}</figcaption>"
-            yield f'<figure><img src="{_png(item.image)}" alt="image {item.number}">{caption}</figure>'
+            caption = f"<figcaption>image {item.number:d}: <span class=one>{item.error:.1e}</span>; {answer}</figcaption>"
+            yield f'<figure><img src="{_png(item.image)}" alt="image {item.number:d}">{caption}</figure>'
         yield "</div>"
 
 
