@@ -42,16 +42,17 @@ from ocaffe.quantize.quantize import JUDGES, Quantized, Settings, quantize
 from ocaffe.quantize.reconstruct import STEPS
 from ocaffe.quantize.scheme import read_scheme, schemes
 from ocaffe.quantize.thresholds import METHODS
-from ocaffe.quantize.training import DONE, SOLVER, finished, snapshots, unfinished, write_training
+from ocaffe.quantize.training import DONE, SOLVER, finished, nets_of, snapshots, unfinished, write_training
 from ocaffe.quantize.worst import worst
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
-from ocaffe.support.files import atomic_write, new_folder, text_lines
+from ocaffe.support.files import atomic_write, new_folder, read_plain, text_lines
 from ocaffe.support.progress import progress
 
 NAME = "quantize"
 PLACE = f"ocaffe {NAME}"
 LOG = "train.log"
+STOPPED, EARLY = b"] Optimization stopped early.", b"] Early stopping: "  # in the log: by a signal, or because tests became no better
 IMAGES, BATCH = 512, 32
 PICTURES = 12  # of the images whose outputs change most
 
@@ -67,6 +68,8 @@ def main(argv: Sequence[str]) -> int:
         raise Error(f"{options.out} exists", place=PLACE, fix="--out with a new folder, or remove this one")
     refuse_overwriting(NAME, [options.net, options.weights, options.data], [options.out])
     started = time.monotonic()
+    if options.train:
+        nets_of(options.train)  # its errors come before the calibration
     message = read_net(options.net, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     chosen = stages(options.stage, message) or ("",)
     several = listed(options) if options.train else []  # the calibration runs on the first one
@@ -90,10 +93,16 @@ def _train(options: argparse.Namespace) -> int:
     """Train the rounded net, or go on with its training, and write the integers that it ends with. Return the status of the training."""
     argv = ["--solver", os.path.join(options.out, SOLVER), "--snapshot", "auto"]
     argv += [text for name in ("device", "gpu", "math") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
-    with log.into(os.path.join(options.out, LOG), "a", links=False):
+    file = os.path.join(options.out, LOG)
+    before = os.path.getsize(file) if os.path.exists(file) else 0
+    with log.into(file, "a", links=False):
         status = train.main(argv)
     if status:
         return status
+    text = read_plain(file)[before:]
+    if STOPPED in text and EARLY not in text:
+        say(f"{options.out}: the training is stopped; the same command goes on with it")
+        return 0
     made = finished(options.out)
     write_all(Path(options.out), made, {**FORMATS, page.FILE: lambda made: page.page(f"{options.net} in integers, trained", made, ()).encode()})
     with atomic_write(os.path.join(options.out, DONE)) as stream:

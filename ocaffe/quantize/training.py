@@ -43,12 +43,10 @@ def write_training(folder: Path, final: str, made: Quantized, solver: str, optio
     message = body.message()
     write_weights(folder / START, message, body.weights())
     param = read_solver(solver)
-    given = [name for name in NETS if getattr(param, name)]
-    if not given:
-        raise Error("has no net: FILE", place=solver, fix="write net: with the file of the net, for --train")
-    for name in given:
-        files = [getattr(param, name)] if name != "test_net" else list(param.test_net)
-        written = [_write_net(folder, final, f"{NETS[name]}{index or ''}.prototxt", file, message, options) for index, file in enumerate(files)]
+    for name, nets in nets_of(solver).items():
+        written = [
+            _write_net(folder, final, f"{NETS[name]}{index or ''}.prototxt", file, net, message, options) for index, (file, net) in enumerate(nets)
+        ]
         if name == "test_net":
             param.test_net[:] = written
         else:
@@ -60,8 +58,16 @@ def write_training(folder: Path, final: str, made: Quantized, solver: str, optio
         stream.write(f"# Written by `ocaffe quantize` for {os.path.basename(solver)}.\n{write_text(param)}".encode())
 
 
-def _write_net(folder: Path, final: str, name: str, file: str, body: Any, options: Options) -> str:
-    net = upgrade_net(read_net(file))
+def nets_of(solver: str) -> dict[str, list[tuple[str, Any]]]:
+    """Return the files and the upgraded messages of the nets that a solver names, by its field. Raise Error if it names none."""
+    param = read_solver(solver)
+    given = {name: list(param.test_net) if name == "test_net" else [getattr(param, name)] for name in NETS if getattr(param, name)}
+    if not given:
+        raise Error("has no net: FILE", place=solver, fix="write net: with the file of the net, for --train")
+    return {name: [(file, upgrade_net(read_net(file))) for file in files] for name, files in given.items()}
+
+
+def _write_net(folder: Path, final: str, name: str, file: str, net: Any, body: Any, options: Options) -> str:
     made = graft(net, body, replaced(net, replace(options, fold=False, shapes={})))
     known = {layer.name for layer in made.layer}
     if not any(layer.type == "FakeQuantize" for layer in made.layer) or len(known) < 2:

@@ -22,7 +22,7 @@ from ocaffe.cl.program import ProgramKey
 from ocaffe.errors import Error
 from ocaffe.ir.launch import HOST, Schedule
 from ocaffe.ir.target import Target
-from ocaffe.selftest import boxes, exchange, flow, layers, updates
+from ocaffe.selftest import boxes, exchange, flow, layers, quantization, updates
 from ocaffe.selftest.case import ROUNDED, TOLERANCE, Finding
 from ocaffe.shown import lines_of
 from ocaffe.support import parent
@@ -45,7 +45,7 @@ PRODUCTS = ("conv", "deconv", "matrix product")  # the names of families that mu
 
 
 def all_cases() -> list[AnyCase]:
-    return [*layers.cases(), *boxes.cases(), *flow.cases(), *updates.cases(), *exchange.cases()]
+    return [*layers.cases(), *boxes.cases(), *flow.cases(), *quantization.cases(), *updates.cases(), *exchange.cases()]
 
 
 def product_cases() -> list[AnyCase]:

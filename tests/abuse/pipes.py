@@ -36,12 +36,13 @@ NO_INPUTS = {
     "phase", "transform", "resize", "out", "json", "html", "log_json", "tensorboard", "log", "scores", "ap_version", "output", "write", "annotate", "to",
     "sha256", "url", "name", "ignore", "with", "by", "only", "nets", "cut_at", "verify_in", "encode_type", "image_suffix", "mask_suffix", "size",
     "objects", "splits", "length", "root_folder", "parts", "delimiter", "channel_swap", "images_dim", "ext", "crop_mode", "type", "image", "blobs",
-    "databases", "output_file", "output_dir", "target",
+    "databases", "output_file", "output_dir", "target", "scheme", "method",
     *("fit augment", "new augment", "dataset folder", "create_label_map label_map_file", "convert_imageset database", "convert_annoset database",
       "install-links folder", "plan dump"),
 }  # fmt: skip
 _WEIGHTS = "w.caffemodel"
 _PREDICT = f"predict --model deploy.prototxt --weights {_WEIGHTS} --resize 8,8 --scale 1 --mean 0"
+_QUANTIZE = f"quantize deploy.prototxt {_WEIGHTS} --out o --resize 8,8 --scale 1"
 _DETECTION = "--anno_type=detection --label_map_file="
 _CLASSIFY, _DETECT = "o.npy --images_dim=8,8 --mean_file=", "o.h5 --crop_mode list --mean_file="
 TOLD = re.compile(  # what a message says of the special file
@@ -62,6 +63,7 @@ INPUTS: dict[str, dict[str, list[str]]] = {
         "weights": [f"{_PREDICT} image.png --weights {{}}", f"{_PREDICT} image.png --weights {{.caffemodel.h5}}"],
         "labels": [f"{_PREDICT} --labels {{}} image.png"],
         "mean": [f"{_PREDICT} image.png --mean {{}}", f"{_PREDICT} image.png --mean {{.npy}}"],
+        "quantized": [f"{_PREDICT} image.png --quantized {{}}"],
         "(beside)": ["predict --model deploy.prototxt --weights sidecar.caffemodel image.png"],
     },
     "new": {
@@ -84,6 +86,14 @@ INPUTS: dict[str, dict[str, list[str]]] = {
         "weights": ["test --model files/train_net.prototxt --weights {}", "test --model files/train_net.prototxt --weights {.caffemodel.h5}"],
         "imdb": ["test --model files/train_net.prototxt --weights files/init.caffemodel --imdb {}"],
         "cfg": ["test --model files/train_net.prototxt --weights files/init.caffemodel --cfg {.yml}"],
+        "quantized": ["test --model files/train_net.prototxt --quantized {}"],
+    },
+    "quantize": {
+        "net": ["quantize {} files/init.caffemodel --out o"],
+        "weights": ["quantize files/train_net.prototxt {} --out o", "quantize files/train_net.prototxt {.caffemodel.h5} --out o"],
+        "data": [f"{_QUANTIZE} --data {{}} --mean 0", f"{_QUANTIZE} --data {{.txt}} --mean 0"],
+        "mean": [f"{_QUANTIZE} --data images --mean {{}}", f"{_QUANTIZE} --data images --mean {{.npy}}"],
+        "train": ["quantize files/train_net.prototxt files/init.caffemodel --out o --train {}"],
     },
     "time": {"model": ["time --model {}"], "solver": ["time --profile --solver {}"]},
     "plan": {"solver": ["plan --solver {}"], "model": ["plan --model {}"]},
@@ -99,6 +109,7 @@ INPUTS: dict[str, dict[str, list[str]]] = {
         "dump": [f"compare deploy.prototxt {_WEIGHTS} --dump {{{suffix}}}" for suffix in ("", ".npz")],
         "map": [f"compare deploy.prototxt {_WEIGHTS} --dump files --map {{}}"],
         "scales": [f"compare deploy.prototxt {_WEIGHTS} --dump files --scales {{}}"],
+        "quantized": ["compare files/train_net.prototxt --quantized {}"],
         "input": [f"compare deploy.prototxt {_WEIGHTS} --dump files --input {{{suffix}}}" for suffix in (".npy", ".npz")],
     },
     "sweep": {

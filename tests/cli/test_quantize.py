@@ -124,6 +124,32 @@ def test_training_goes_on_and_ends_with_integers(device: Any, capsys: pytest.Cap
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="signals of POSIX")
+def test_a_training_that_is_interrupted_goes_on(device: Any, workplace: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C leaves a snapshot and no integers of a training. The same command trains to the end."""
+    long = pathlib.Path("files/solver.prototxt").read_text().replace("max_iter: 16", "max_iter: 100000000").replace("snapshot: 8", "snapshot: 0")
+    pathlib.Path("long.prototxt").write_text(long)
+    command = [sys.executable, "-m", "ocaffe", "quantize", NET, WEIGHTS, "--out=q", f"--device={device.number}", "--images=12", "--batch=4", "--steps=0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    process = subprocess.Popen([*command, "--train=long.prototxt"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not re.search(r"Iteration [1-9][0-9]* \(", (workplace / "q/train.log").read_text() if (workplace / "q/train.log").exists() else ""):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        told = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    assert process.returncode == 0 and "the same command goes on" in told and not pathlib.Path("q/trained.txt").exists()
+    (snapshot,) = pathlib.Path("q").glob("train_iter_*.solverstate")
+    last = int(snapshot.stem.rpartition("_")[2])
+    own = pathlib.Path("q/solver.prototxt")
+    own.write_text(own.read_text().replace("max_iter: 100000000", f"max_iter: {last + 2}"))
+    quantize(device, "--steps=0", "--train=long.prototxt")
+    assert pathlib.Path("q/trained.txt").read_text() == f"{last + 2} iterations\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals of POSIX")
 def test_a_killed_command_leaves_no_folder(device: Any, workplace: pathlib.Path) -> None:
     command = [sys.executable, "-m", "ocaffe", "quantize", NET, WEIGHTS, "--out=q", f"--device={device.number}", "--images=100000", "--steps=100000"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}

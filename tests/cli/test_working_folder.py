@@ -52,6 +52,7 @@ CALLS: dict[str, list[str]] = {
     "selftest": ["--none"],
     "report": ["--nets none --output NO/OUT"],
     "convert": ["NO.prototxt NO.caffemodel OUT.onnx", "NO.onnx OUT.prototxt OUT.caffemodel", "NO.caffemodel OUT.h5", "--summary NO"],
+    "quantize": ["NO NO --out OUT"],
     "dataset": ["mnist OUT --from NO", "anchors NO", "folder NO OUT", "proposals NO OUT --model NO", "masks NO NO OUT", "shapes OUT --images 0",
                 "show NO --out OUT.png", "text OUT --images 0", *(f"{name} NO OUT" for name in FORMATS)],
     "convert_imageset": ["NO/ NO OUT"],

@@ -17,7 +17,7 @@ from ocaffe.formats.text import parse, read_net
 from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.formats.weights import LayerWeights, Weights
 from ocaffe.layers.base import Layer, registry
-from ocaffe.selftest import boxes, flow, layers
+from ocaffe.selftest import boxes, flow, layers, quantization
 from ocaffe.selftest.case import Case, layer, normal
 from tests.layers.gradient_cases import CASES
 from tests.layers.single import close
@@ -31,7 +31,7 @@ NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that 
     "CTCGreedyDecoder with indicators", "CtcLoss", "CustomData", "DataAugmentation mean TRAIN", "DecodeBBox TRAIN", "DeformableConvolution",
     "DenseImageData", "DetectionEvaluate", "DetectionLoss", "DiceCoefLoss", "DisparityData", "EuclideanLoss", "EvalDetection", "FloatWriter", "FLOWriter",
     "FrcnnAnchorTarget", "FrcnnProposalTarget", "FrcnnRoiData", "GenerateAugmentationParameters replaced TRAIN", "GlobalLSEMargin TRAIN",
-    "GuidedDropout stochastic TRAIN", "Histogram", "ImageLabelmapData", "ImageSegData", "ImgWriter", "K1_EuclideanLoss", "K2_EuclideanLoss", "L1Loss",
+    "GuidedDropout stochastic TRAIN", "ImageLabelmapData", "ImageSegData", "ImgWriter", "K1_EuclideanLoss", "K2_EuclideanLoss", "L1Loss",
     "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LiftedStructSimilaritySoftmaxLoss", "LpqLoss", "Lstm on flat", "Lstm with flat", "MMDLoss",
     "MTCNNData", "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData",
     "SmoothL1Loss with", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
@@ -42,7 +42,7 @@ def nets() -> Iterator[Any]:
     """The messages of all golden cases and of all cases with a numpy reference."""
     for name in golden_cases():
         yield upgrade_net(read_net(str(GoldenCase(GOLDEN / f"{name}.npz").prototxt)))
-    for case in [*layers.cases(), *boxes.cases(), *flow.cases(), *CASES]:
+    for case in [*layers.cases(), *boxes.cases(), *flow.cases(), *quantization.cases(), *CASES]:
         yield parse(case.net, proto.NetParameter, case.name)
 
 

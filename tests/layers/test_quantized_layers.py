@@ -11,7 +11,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 import ocaffe
 from ocaffe import proto
 from ocaffe.errors import Error
-from tests.layers.quantized_cases import fake_quantize, histogram
+from ocaffe.selftest.quantization import histogram
+from tests.layers.quantized_cases import fake_quantize
 from tests.layers.single import KINDS, close, run
 
 SCALE = np.float32(0.0625)
