@@ -112,8 +112,8 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _parser() -> Parser:
-    parser = Parser(NAME, "Give a trained net integers of 8 bits, as chips have them: choose the range of each blob on some images, change the weights "
-                          "so that rounding costs less, and write the net, its table, and a net that rounds as the chip does.")  # fmt: skip
+    parser = Parser(NAME, "Give a trained net integers of 8 bits, as chips have them. Some images give the range of each blob, and the weights change "
+                          "so that rounding costs less. The files are the net, its table, and a net that rounds as the chip does.")  # fmt: skip
     parser.add_argument("net", metavar="NET", help="the net prototxt, of a training or for deployment")
     parser.add_argument("weights", metavar="WEIGHTS", help="the trained weights")
     parser.flag("out", "", "the new folder for the files")

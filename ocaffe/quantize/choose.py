@@ -12,7 +12,7 @@ from ocaffe.layers.base import layer_type
 from ocaffe.quantize.counts import Counts
 from ocaffe.quantize.grid import Grid, grid
 from ocaffe.quantize.images import Images
-from ocaffe.quantize.measure import sum_of_squares
+from ocaffe.quantize.measure import difference, sum_of_squares
 from ocaffe.quantize.observe import Tell, running
 from ocaffe.quantize.places import Place
 from ocaffe.quantize.scheme import Scheme
@@ -64,16 +64,14 @@ def _errors(
         if any(layer.name in place.readers for place in at):
             _name_weights(layer)
     probes, sums = list[Any](), dict[tuple[str, str], list[tuple[str, str]]]()  # of a value and a method: the outputs of readers, and the sums of squares
-    arrays = dict(made.weights())
+    arrays, layers = dict(made.weights()), {layer.name: layer for layer in made.layers}
     for place in at:
         for method, on in candidates[place.value].items() if len(candidates[place.value]) > 1 else ():
             for name in place.readers:
-                reader = next(layer for layer in made.layers if layer.name == name)
+                reader = layers[name]
                 stem, value = f"{place.value}/{method}/{name}", reader.bottom[0]  # perhaps behind layers that move values
                 rounding, arrays[f"{stem}/grid"] = fake_quantize(f"{stem}/grid", value, f"{stem}/rounded", on)
-                error = proto.LayerParameter(name=f"{stem}/error", type="Eltwise", bottom=[f"{stem}/rounded", value], top=[f"{stem}/error"])
-                error.eltwise_param.operation = proto.EltwiseParameter.SUM
-                error.eltwise_param.coeff[:] = [1, -1]
+                error = difference(f"{stem}/rounded", value, f"{stem}/error")
                 probes += [rounding, error, *_squares(reader, f"{stem}/error", stem)]
                 sums.setdefault((place.value, method), []).append((reader.top[0], probes[-1].top[0]))
     outputs = list(dict.fromkeys(output for pairs in sums.values() for output, _ in pairs))

@@ -7,23 +7,22 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
-from ocaffe.convert.caffe.products import give, is_product
+from ocaffe.convert.caffe.products import give
 from ocaffe.quantize.images import Images
+from ocaffe.quantize.measure import difference
 from ocaffe.quantize.observe import Tell, running
-from ocaffe.quantize.pair import beside, own_name
+from ocaffe.quantize.pair import alone, beside, own_name
 from ocaffe.quantize.table import Table
 
 
 def correct(net: Net, table: Table, images: Images, device: Any = None, tell: Tell = lambda done: None) -> None:
     """Change the biases of the products that round, in place. Each is measured on the inputs that the net has in floats."""
-    layers = [layer for layer in net.layers if layer.name in table.products and is_product(net, layer) and len(net.sharers(layer)) == 1]
+    layers = alone(net, table)
     pair = beside(net, table, chained=False)
     probes, tops = list[Any](), dict[str, str]()
     for layer in layers:
         value, stem = layer.top[0], f"{layer.name}/shift"
-        error = proto.LayerParameter(name=stem, type="Eltwise", bottom=[own_name(value), value], top=[stem])
-        error.eltwise_param.coeff[:] = [1, -1]
-        probes.append(error)
+        probes.append(difference(own_name(value), value, stem))
         tops[layer.name] = stem
         if len(net.shapes[value]) > 2:
             mean = proto.LayerParameter(name=f"{stem}/mean", type="Reduction", bottom=[stem], top=[f"{stem}/mean"])

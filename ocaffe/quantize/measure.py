@@ -25,8 +25,7 @@ def measure(net: Net, table: Table, images: Images, device: Any = None, tell: Te
     values = [value for value in dict.fromkeys([*table.values, *judged(net)]) if value not in inputs]
     probes, tops = list[Any](), dict[str, tuple[str, str]]()
     for value in values:
-        error = proto.LayerParameter(name=f"{value}/difference", type="Eltwise", bottom=[own_name(value), value], top=[f"{value}/difference"])
-        error.eltwise_param.coeff[:] = [1, -1]
+        error = difference(own_name(value), value, f"{value}/difference")
         tops[value] = f"{value}/error", f"{value}/power"
         probes += [error, sum_of_squares(f"{value}/difference", tops[value][0]), sum_of_squares(value, tops[value][1])]
     sums = {value: np.zeros(2) for value in values}
@@ -50,6 +49,13 @@ def judged(net: Net) -> list[str]:
         layer = net.producer(name)
         found.append(layer.bottom[0] if layer.type in PROBABILITIES and layer.bottom and net.producer(layer.bottom[0]).bottom else name)
     return list(dict.fromkeys(found))
+
+
+def difference(one: str, other: str, top: str) -> Any:
+    """Return a layer that subtracts the other value from one."""
+    layer = proto.LayerParameter(name=top, type="Eltwise", bottom=[one, other], top=[top])
+    layer.eltwise_param.coeff[:] = [1, -1]
+    return layer
 
 
 def sum_of_squares(bottom: str, top: str) -> Any:

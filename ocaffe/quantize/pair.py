@@ -5,11 +5,17 @@ from typing import Any
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
+from ocaffe.convert.caffe.products import is_product
 from ocaffe.quantize.images import RAW
 from ocaffe.quantize.simulate import SUFFIX, copied, fake_quantize, set_rounding, simulated
 from ocaffe.quantize.table import Table
 
 OWN = "rounded/"  # begins the names of the layers and values of the rounded net
+
+
+def alone(net: Net, table: Table) -> list[Any]:
+    """Return the products that round and share their weights with no other layer: those that recovery may change."""
+    return [layer for layer in net.layers if layer.name in table.products and is_product(net, layer) and len(net.sharers(layer)) == 1]
 
 
 def own_name(name: str) -> str:

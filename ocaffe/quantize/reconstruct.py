@@ -7,6 +7,7 @@ step of its grid, so that the training decides which weights are rounded up, as 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,12 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.api.pysolver import Solver
 from ocaffe.convert.caffe.net import Net
-from ocaffe.convert.caffe.products import give, is_product
+from ocaffe.convert.caffe.products import give
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.observe import Tell, inputs_of, load
-from ocaffe.quantize.pair import OWN, beside, own_name
+from ocaffe.quantize.pair import OWN, alone, beside, own_name
 from ocaffe.quantize.simulate import SUFFIX, weight_scales
-from ocaffe.quantize.table import Entry, Table
+from ocaffe.quantize.table import Table
 
 STEPS = 300
 WEIGHT_RATE, BIAS_RATE, SCALE_RATE = 0.01, 0.01, 0.003  # of Adam, as shares of a weight's grid, of the grid of an output, of a scale
@@ -36,7 +37,7 @@ def reconstruct(
     `original`: the net that computes the values in floats, if `net` has other biases.
     """
     pair = beside(net, table, chained=True, floats=original)
-    trained = [layer for layer in net.layers if layer.name in table.products and is_product(net, layer) and len(net.sharers(layer)) == 1]
+    trained = alone(net, table)
     _learn(net, pair, table, [layer.name for layer in trained])
     message = images.message(pair, [_loss(pair, layer) for layer in trained])
     for layer in message.layer:
@@ -59,8 +60,7 @@ def reconstruct(
     for value, entry in list(table.values.items()):
         scale = float(arrays[own_name(f"{value}{SUFFIX}")][0].reshape(-1)[0])
         if scale > 0 and np.isfinite(scale):
-            grid = type(entry.grid)(scale, entry.grid.zero_point, entry.grid.least, entry.grid.most)
-            table.values[value] = Entry(entry.layer, grid, entry.method, entry.low, entry.high, entry.error)
+            table.values[value] = replace(entry, grid=replace(entry.grid, scale=scale))
 
 
 def _train(solver: Solver, images: Images, steps: int, tell: Tell) -> None:

@@ -30,7 +30,7 @@ class Worst:
 
 
 def worst(net: Net, table: Table, images: Images, count: int, device: Any = None, tell: Tell = lambda done: None, original: Net | None = None) -> list[Worst]:
-    """Return the images with the largest errors, largest first. None for a net whose first output is not one row for each image."""
+    """Return the images with the largest errors, largest first. There are none for a net whose first output is not one row for each image."""
     inputs = [top for layer in net.layers if layer.type == "Input" for top in layer.top]
     output, shown = net.outputs[0], inputs[0]
     if len(net.shapes[shown]) != 4 or net.shapes[output][:1] != net.shapes[shown][:1]:

@@ -289,23 +289,24 @@ def _pads_left_out(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequen
     return f"{param_field(layer.type)}.avg_include_pad", [] if counts else [max(field_values(layer, "pad"))]
 
 
-def _dropped(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
-    """The windows that Caffe drops because they begin in the pad behind the image."""
+def _rounded_up(layer: Any, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> list[tuple[int, int, int, int, int]]:
+    """Return the sizes of bottom and top, kernel, stride and pad along each axis, of a pooling that rounds up. None for another one."""
     own = _own(layer)
     if own.global_pooling or own.round_mode != own.CEIL or not own.ceil_mode or not tops:
-        return "", []
+        return []
     windows = Window.read(registry()[layer.type].implementation(layer)(layer, proto.TEST), own, bottoms[0][2:])
-    sizes = zip(bottoms[0][2:], tops[0][2:], windows.kernel, windows.stride, windows.pad)
+    return list(zip(bottoms[0][2:], tops[0][2:], windows.kernel, windows.stride, windows.pad))
+
+
+def _dropped(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
+    """The windows that Caffe drops because they begin in the pad behind the image."""
+    sizes = _rounded_up(layer, bottoms, tops)
     return f"{param_field(layer.type)}.pad", [-((kernel - ins - 2 * pad) // stride) + 1 - outs for ins, outs, kernel, stride, pad in sizes if pad]
 
 
 def _end_pad(layer: Any, part: str, bottoms: Sequence[Shape], tops: Sequence[Shape]) -> tuple[str, list[Any]]:
     """The pads that reach the size of the kernel, where a pooling that rounds up gets one as far as the next window would begin."""
-    own = _own(layer)
-    if own.global_pooling or own.round_mode != own.CEIL or not own.ceil_mode or not tops:
-        return "", []
-    windows = Window.read(registry()[layer.type].implementation(layer)(layer, proto.TEST), own, bottoms[0][2:])
-    sizes = zip(bottoms[0][2:], tops[0][2:], windows.kernel, windows.stride, windows.pad)
+    sizes = _rounded_up(layer, bottoms, tops)
     pads = [(outs * stride - ins, kernel) for ins, outs, kernel, stride, pad in sizes if (ins + 2 * pad - kernel) % stride]
     return f"{param_field(layer.type)}.stride", [f"{end} for a kernel of {kernel}" for end, kernel in pads if end >= kernel]
 
