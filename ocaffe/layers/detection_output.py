@@ -32,8 +32,9 @@ def check_predictions(layer: Layer, loc: Shape, conf: Shape, priors: Shape, clas
     )
     count = priors[2] // 4
     layer.check(loc[:1] == conf[:1], f"bottom 0 is {shape_text(loc)}, bottom 1 is {shape_text(conf)}: their batches differ", "give both the same batch size")
+    told = stated(layer.own(), "share_location") if "share_location" in layer.own().DESCRIPTOR.fields_by_name else "a box is 4 numbers"
     both = (
-        (0, loc, 4 * (classes if own_boxes else 1), "locations", stated(layer.own(), "share_location")),
+        (0, loc, 4 * (classes if own_boxes else 1), "locations", told),
         (1, conf, classes, "confidences", stated(layer.own(), "num_classes")),
     )
     for i, shape, each, what, told in both:

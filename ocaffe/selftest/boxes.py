@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ocaffe.layers.anchors import base_anchors
+from ocaffe.selftest import aligned
 from ocaffe.selftest.case import Arrays, Case, layer
 
 F = np.float32
@@ -323,6 +324,10 @@ def cases() -> list[Case]:
         Case(
             "targets of regions", layer("Python", "x0 x1", "rois labels targets inside outside",
             python.format("proposal_target", "ProposalTarget", "'num_classes': 4, 'batch_size': -1")), region_problem, proposal_targets,
+        ),
+        Case(
+            "loss of boxes without anchors", layer("AlignedBoxLoss", "x0 x1 x2 x3", "y", "aligned_box_loss_param { num_classes: 5 }"),
+            aligned.problem, aligned.AlignedModel(5), ("x0", "x1"),
         ),
         Case(
             "detections", layer("DetectionOutput", "x0 x1 x2", "y", f"detection_output_param {{ num_classes: 4 code_type: CENTER_SIZE {cuts} }}"),

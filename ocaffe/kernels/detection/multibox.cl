@@ -8,9 +8,9 @@
  *   NOTHING    neither positive nor negative
  *   NEGATIVE   background
  *   CROSSING   before mining: the box crosses the border of the image, so it is neither matched nor a candidate
- * `lists` (N x G) and `numbers` (N) are the true boxes of each image, in order.
+ * `lists` (N x G) and `numbers` (N) are the true boxes of each image, in order (true_boxes.cl).
  *
- * Work-items: truths: images. overlaps: (priors, true boxes). bipartite: (lanes * GROUP, images). match: (priors, images). quotas, choose: (GROUP,
+ * Work-items: overlaps: (priors, true boxes). bipartite: (lanes * GROUP, images). match: (priors, images). quotas, choose: (GROUP,
  * images). sum: (parts * GROUP). total: one group. loc_backward: (priors * boxes of a prior, images). conf_backward: (priors, images).
  */
 #include "boxes.h"
@@ -73,24 +73,6 @@
 #define LOCATE_COMMON                                                                     \
   LOCATE(settings);                                                                       \
   LOCATE(truth)
-
-/* Write lists, numbers and bad: the number of true boxes of an image whose label is not valid for an object. */
-kernel void truths(COMMON, OPERAND(int, lists), OPERAND(int, numbers), OPERAND(int, bad), const int images, const int G) {
-  LOCATE_COMMON;
-  LOCATE(lists);
-  LOCATE(numbers);
-  LOCATE(bad);
-  const int n = get_global_id(0);
-  if (n >= images) return;
-  int count = 0, wrong = 0;
-  for (int g = 0; g < G; g++) {
-    if ((int)TRUTH(g)[0] != n) continue;
-    wrong += RAW_LABEL(g) == BACKGROUND || !IS_CLASS(LABEL(g));
-    if (DIFFICULT_COUNTS || TRUTH(g)[7] == 0) lists[n * lists_stride + count++] = g;
-  }
-  numbers[n * numbers_stride] = count;
-  bad[n * bad_stride] = wrong;
-}
 
 /* Return the box that prior p predicts, of class c if classes have separate boxes. */
 float4 predicted(global const float* settings, global const float* loc, global const float* priors, const int P, const int p, const int c) {

@@ -11,8 +11,8 @@ from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.detection.boxes import over
 from ocaffe.kernels.detection.nms import rank, suppress
+from ocaffe.kernels.detection.true_boxes import true_boxes
 
-TRUTHS = Kernel("multibox.truths", read("settings"), read("truth"), write("lists"), write("numbers"), write("bad"))
 OVERLAPS = Kernel("multibox.overlaps", *reads("settings", "truth", "loc", "priors"), write("overlaps"))
 BIPARTITE = Kernel("multibox.bipartite", *reads("settings", "truth", "overlaps", "lists", "numbers"), *writes("partners", "nearest", "best"))
 MATCH = Kernel("multibox.match", *reads("settings", "truth", "loc", "conf", "priors", "overlaps", "lists", "numbers", "partners"), *writes("matches", "losses"))
@@ -88,9 +88,7 @@ class MultiBox:
         settings = rec.constant("settings", np.array(s, np.float32))
         keep = rec.saved if rec.train else rec.scratch
         matches, normalizer = keep("matches", (images, s.lanes, count), np.int32), keep("normalizer", (1,))
-        lists = rec.scratch("lists", (images, max(1, truths)), np.int32)
-        numbers, bad = (rec.scratch(name, (images, 1), np.int32) for name in ("numbers", "bad"))
-        _over(rec, TRUTHS(settings=settings, truth=truth, lists=lists, numbers=numbers, bad=bad), (images,), truths)
+        lists, numbers, bad = true_boxes(rec, truth, images, s.classes, s.background, s.use_difficult_gt, s.agnostic)
         overlaps = rec.scratch("overlaps", (max(1, truths), count))
         _over(rec, OVERLAPS(settings=settings, truth=truth, loc=loc, priors=priors, overlaps=overlaps), (count, truths), images)
         partners, nearest, best = (rec.scratch(name, (max(1, truths),), kind) for name, kind in (("partners", "i4"), ("nearest", "i4"), ("best", "f4")))
