@@ -12,7 +12,6 @@ from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
 from ocaffe.cli.classify import read_classes
-from ocaffe.cli.fit import BEST
 from ocaffe.cli.flags import Parser, device_flags
 from ocaffe.cli.matching import check_match, match_flag
 from ocaffe.cli.preparation import changed, preparation, preparation_flags
@@ -25,6 +24,7 @@ from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
 from ocaffe.evaluation.objects import BOX, IMAGE, LEAST
 from ocaffe.evaluation.preprocessing import Preprocessing
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
+from ocaffe.fit.files import BEST
 from ocaffe.formats.text import read_net
 from ocaffe.quantize.graft import quantized_files
 from ocaffe.shown import json_text, say

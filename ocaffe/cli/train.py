@@ -27,7 +27,7 @@ from ocaffe.cli.flags import (
 from ocaffe.cli.matching import check_match, match_flag, warn_frozen
 from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
-from ocaffe.cli.view import Watch, view, view_flags
+from ocaffe.cli.view import view, view_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import write_sidecar
 from ocaffe.formats.text import read_solver
@@ -37,6 +37,7 @@ from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
+from ocaffe.solver.watch import Watch
 from ocaffe.support import log
 from ocaffe.support.files import output, to_write
 from ocaffe.support.process_memory import taken

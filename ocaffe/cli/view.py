@@ -1,6 +1,6 @@
 """The output of a training: Caffe's log on stderr, or on a terminal a short view with the log in a file.
 
-Watch is the interface and does nothing. Terminal prints the net, memory and device, each test, and a bar.
+Terminal prints the net, memory and device, each test, and a bar.
 """
 from __future__ import annotations
 
@@ -18,23 +18,11 @@ from ocaffe.errors import Error
 from ocaffe.memory.report import size_text
 from ocaffe.shown import command, visible
 from ocaffe.solver.solver import Solver
+from ocaffe.solver.watch import Watch
 from ocaffe.support import log
 from ocaffe.support.files import to_write
 
 STARTS = ("snapshot", "weights")  # flags that say where a training starts
-
-
-class Watch:
-    """Is told about a training. This one does nothing."""
-
-    def started(self, solver: Solver, bar: tqdm) -> None:
-        """Before the first iteration. `bar` is the progress bar."""
-
-    def record(self, record: dict[str, Any]) -> None:
-        """After each display and each test, with the record of --log-json."""
-
-    def ended(self, solver: Solver) -> None:
-        """After the last iteration."""
 
 
 class Terminal(Watch):

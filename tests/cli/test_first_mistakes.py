@@ -15,8 +15,8 @@ from ocaffe.api import runtime
 from ocaffe.cl import device as devices
 from ocaffe.cl.device import Device, choose
 from ocaffe.cli import main
-from ocaffe.cli.fit import _Tests
 from ocaffe.errors import Error
+from ocaffe.fit.training import Progress
 from ocaffe.solver.coverage import scored
 from ocaffe.solver.first_losses import FLAT
 from ocaffe.solver.solver import Solver
@@ -122,7 +122,7 @@ def test_scores_of_a_classifier_are_refused_before_the_net_is_built(capfd: pytes
 
 
 def test_the_first_test_is_not_the_best(capsys: pytest.CaptureFixture[str]) -> None:
-    tests = _Tests(cast(Any, SimpleNamespace(accuracy="a", iterations=10)))
+    tests = Progress(cast(Any, SimpleNamespace(accuracy="a", iterations=10)), "accuracy")
     for iteration, accuracy in ((0, 0.0), (5, 0.5)):
         tests.record({"phase": "test", "iteration": iteration, "outputs": {"a": [accuracy]}})
     assert ["(best)" in line for line in capsys.readouterr().out.splitlines()] == [False, True]

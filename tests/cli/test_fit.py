@@ -19,8 +19,8 @@ from PIL import Image
 
 from ocaffe import proto
 from ocaffe.cli import fit, main
-from ocaffe.cli.fit import _side
 from ocaffe.cli.parsers import parser_of
+from ocaffe.fit.classes import side_of
 from ocaffe.formats.text import read_solver
 from ocaffe.zoo.images import find_images, typical_side
 from tests.zoo.digits import write_folders
@@ -164,7 +164,7 @@ def test_the_size_follows_the_images(here: pathlib.Path, pixels: int, side: int)
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (pixels, pixels + 9)).save(path)
     images = find_images("photos", "out")
-    assert typical_side(images) == pixels and _side("resnet20", images) == side and _side("lenet", images) == 0
+    assert typical_side(images) == pixels and side_of("resnet20", images) == side and side_of("lenet", images) == 0
 
 
 def test_bad_photos_are_left_out(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ ORDER = [  # packages and public modules from the bottom: each imports only thos
     "_caffe convert",
     "pycaffe tools",
     "classifier detector draw evaluation lint quantize zoo",
-    "selftest",
+    "fit selftest",
     "cli",
     "__main__",
 ]

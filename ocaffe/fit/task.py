@@ -1,0 +1,58 @@
+"""What a net can learn: the interface of all tasks, and of the result of a test."""
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+from ocaffe.cl.device import Device
+from ocaffe.ir.target import Target
+from ocaffe.zoo.project import Choices, Project
+
+
+class Wanted(NamedTuple):
+    """What the user gave. `data`: a folder or file; `out`: the folder for all files; `net`: of the zoo, or a file. `choices` are the flags.
+
+    `target`: the device of the training. `again`: a killed process has left its files in `out`.
+    """
+
+    data: str
+    out: str
+    net: str
+    choices: Choices
+    target: Target
+    again: bool
+
+
+class Result(ABC):
+    """The result of a test, on images that were not trained on."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """Return the figures for results.json."""
+
+    @abstractmethod
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of the table by class, and of what else is of interest."""
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Return the score in one sentence that can go on, such as "accuracy 98.0 % on 200 images"."""
+
+    @abstractmethod
+    def pictures(self) -> dict[str, bytes]:
+        """Return the contents of pictures, by their names in OUT."""
+
+
+class Task(ABC):
+    """A kind of data, with the nets that learn it. `score`: the name of the measure that chooses the best snapshot, for people."""
+
+    score: ClassVar[str]
+
+    @abstractmethod
+    def project(self, wanted: Wanted) -> Project:
+        """Find the data, and write the files of the training. Raise Error, and then write nothing."""
+
+    @abstractmethod
+    def test(self, project: Project, weights: str, device: Device) -> Result:
+        """Return the result of the weights on the images for testing."""
