@@ -1,4 +1,4 @@
-"""What a net can learn: the interface of all tasks, and of the result of a test."""
+"""Kinds of data that nets learn: the interface of all tasks, and of the result of a test."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -11,7 +11,7 @@ from ocaffe.zoo.project import Choices, Project
 
 
 class Wanted(NamedTuple):
-    """What the user gave. `data`: a folder or file; `out`: the folder for all files; `net`: of the zoo, or a file. `choices` are the flags.
+    """The inputs of the user. `data`: a folder or file; `out`: the folder for all files; `net`: of the zoo, or a file. `choices` are the flags.
 
     `target`: the device of the training. `again`: a killed process has left its files in `out`.
     """
@@ -33,7 +33,7 @@ class Result(ABC):
 
     @abstractmethod
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the table by class, and of what else is of interest."""
+        """Yield the lines of the table by class, and of the most frequent mistakes."""
 
     @abstractmethod
     def sentence(self) -> str:
