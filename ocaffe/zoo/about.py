@@ -33,6 +33,15 @@ def _faces(side: int, sample: str, more: str = "") -> str:
     )
 
 
+def _lite(number: int, scale: str, side: int = 256) -> About:
+    return About(
+        f"EfficientNet-Lite{number}", 'Tan, Le, "EfficientNet: rethinking model scaling for convolutional neural networks", 2019',
+        f"{scale}; as Google published the Lite nets: ReLU6, no squeeze and excitation. TensorFlow's padding is a window with a row and a column more, of "
+        "zeros in the published weights; SGD with the paper's schedule, where the paper used RMSProp, and no stochastic depth",
+        THOUSAND, _imagenet(side), start=f"`ocaffe zoo get efficientnet_lite{number}` makes a caffemodel of public weights",
+    )  # fmt: skip
+
+
 THOUSAND, TEN, VOC_CLASSES = "1,000 classes", "10 classes", "20 classes and the background"
 ALEXNET = 'Krizhevsky, Sutskever, Hinton, "ImageNet classification with deep convolutional neural networks", 2012'
 LENET = 'LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition", 1998'
@@ -71,6 +80,9 @@ ABOUT = {
         "DenseNet-121", 'Huang, Liu, van der Maaten, Weinberger, "Densely connected convolutional networks", 2016',
         "growth 32; names as in shicai's DenseNet-Caffe, with its mean and scale; the paper's solver", THOUSAND, _imagenet(),
     ),
+    "efficientnet_lite0": _lite(0, "width and depth 1.0"),
+    "efficientnet_lite1": _lite(1, "width 1.0, depth 1.1"),
+    "efficientnet_lite2": _lite(2, "width 1.1, depth 1.2", 300),
     "faster_rcnn_zf": About(
         "Faster R-CNN with ZF",
         'Ren, He, Girshick, Sun, "Faster R-CNN: towards real-time object detection with region proposal networks", 2015, and Zeiler, Fergus, "Visualizing and '

@@ -5,7 +5,9 @@ after its paper's table.
 """
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from ocaffe.zoo.net import CLASSES, MSRA, XAVIER, Fields, Net, gaussian
 
@@ -250,6 +252,73 @@ def mobilenet_v2(net: Net) -> None:
             channels = wider
     x = net.pool("pool9", unit("conv9", x, 1280, kernel_size=1), "AVE", global_pooling=True)
     net.classify(net.fc("fc10", x, CLASSES, weight=gaussian(0.01), bias=0))
+
+
+EFFICIENTNET_LITE = [  # expansion, channels out, blocks, side of the depthwise window, stride of the first block
+    (1, 16, 1, 3, 1),
+    (6, 24, 2, 3, 2),
+    (6, 40, 2, 5, 2),
+    (6, 80, 3, 3, 2),
+    (6, 112, 3, 5, 1),
+    (6, 192, 4, 5, 2),
+    (6, 320, 1, 3, 1),
+]
+
+
+class Scaled(NamedTuple):
+    """A member of the family EfficientNet-Lite: the side of its images, factors of channels and of blocks, the ratio of its dropout."""
+
+    side: int
+    width: float
+    depth: float
+    dropped: float
+
+    def channels(self, given: int) -> int:
+        """Return a multiple of 8 near the scaled number, at least nine tenths of it."""
+        exact = given * self.width
+        near = max(8, int(exact + 4) // 8 * 8)
+        return near if near >= 0.9 * exact else near + 8
+
+    def stages(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield EFFICIENTNET_LITE with the own numbers. The first and the last stage are not deeper."""
+        for i, (expansion, channels, depth, side, stride) in enumerate(EFFICIENTNET_LITE):
+            deeper = depth if i in (0, len(EFFICIENTNET_LITE) - 1) else math.ceil(depth * self.depth)
+            yield expansion, self.channels(channels), deeper, side, stride
+
+
+def same(image: int, side: int, stride: int) -> Fields:
+    """Return the window whose output has ceil(image / stride) pixels, as TensorFlow's padding SAME.
+
+    TensorFlow pads an even image by one pixel more behind it than in front of it. A window that is larger by one row and one column, with zeros in them,
+    computes the same with equal pads (ocaffe/zoo/efficientnet.py).
+    """
+    pads = max(0, (math.ceil(image / stride) - 1) * stride + side - image)
+    return {"pad": (pads + 1) // 2, "kernel_size": side + pads % 2, "stride": stride}
+
+
+def efficientnet_lite(net: Net, sizes: Scaled) -> None:
+    """Blocks are numbered from 0 on, as in the package whose weights ocaffe/zoo/efficientnet.py reads."""
+    def normed(name: str, x: str, channels: int, **settings: Any) -> str:
+        return net.batch_norm(net.conv(name, x, channels, **settings), f"{name}/bn", f"{name}/scale", eps=0.001)
+
+    def unit(name: str, x: str, channels: int, **settings: Any) -> str:
+        return net.relu6(f"{name}/relu6", normed(name, x, channels, **settings))
+
+    x = net.data(crop=sizes.side, batch=64, deploy_batch=1, mean=(127,), scale=1 / 128)
+    x = unit("stem", x, 32, **same(sizes.side, 3, 2))
+    channels, image, number = 32, math.ceil(sizes.side / 2), 0
+    for expansion, wider, depth, side, first_stride in sizes.stages():
+        for i in range(depth):
+            name, stride, shortcut, inner = f"block{number}", first_stride if i == 0 else 1, x, expansion * channels
+            if expansion > 1:
+                x = unit(f"{name}/expand", x, inner, kernel_size=1)
+            x = unit(f"{name}/depthwise", x, inner, **same(image, side, stride), group=inner)
+            x = normed(f"{name}/project", x, wider, kernel_size=1)
+            if i:
+                x = net.layer("Eltwise", f"{name}/sum", [shortcut, x])
+            channels, image, number = wider, math.ceil(image / stride), number + 1
+    x = net.pool("pool", unit("head", x, 1280, kernel_size=1), "AVE", global_pooling=True)
+    net.classify(net.fc("fc", net.dropout("drop", x, sizes.dropped), CLASSES, weight=gaussian(0.01), bias=0))
 
 
 EXACT_MEAN = (103.94, 116.78, 123.68)  # MEAN with two digits more

