@@ -34,7 +34,7 @@ from ocaffe.support.switches import Switches
 
 CONSTANT_SHARE = 1 / 8  # of a limit, by which the estimate of the memory that no microbatch reduces may be wrong
 WORTH = 0.005  # share of the time by which a split, or one more microbatch, must be faster to be worth it
-NAMING_AIMS, NAMING_LAUNCHES = 3, 4000  # attempts to find a smaller plan, for the message of a refusal, and the launches of all of them
+NAMING_AIMS, NAMING_LAUNCHES = 2, 4000  # attempts to find a smaller plan, for the message of a refusal, and the launches of all of them
 AIMS, AIM_SHARE, NEAR = 5, 0.98, 0.01  # attempts, each with a smaller aim: a plan may slightly exceed its bound
 BATCHES, BATCH_ATTEMPTS = 4, 2  # batch sizes to try for the advice of a refusal, and attempts for each
 BATCH_SHARE, BATCH_NEAR = 0.7, 1.08  # of a batch size that does not fit, to the next one; of one that fits, above which no larger one is tried
@@ -209,12 +209,14 @@ def _smaller(compilation: _Compilation, found: CompiledNet) -> CompiledNet:
     """Return the smallest plan that some aims below the plan nearest to a limit reach, for a message: an aim that is too low reaches less."""
     low = max(1, compilation.budget(found), max((sum(map(_recycled, {*launch.refs(*Access)})) for launch in found.recording.schedule), default=0) // 2)
     attempts = min(NAMING_AIMS, NAMING_LAUNCHES // max(1, len(found.recording.schedule)))
+    fit = compilation.fit()
     for _ in range(attempts if compilation.may_recompute else 0):
-        fit = compilation.fit(quick=True)
-        fit.limit = aim = math.isqrt(low * max(1, found.plan.total))
+        before, fit.limit = fit.choice, math.isqrt(low * max(1, found.plan.total if fit.choice is None else fit.choice.found.peak))
         found = min(found, compilation.compiled(fit, found.microbatch), key=compilation.excess)
+        if compilation.excess(found) <= 0:
+            break
         if not fit.keeps_limit:
-            low = aim
+            low, fit.choice = fit.limit, before
     return found
 
 

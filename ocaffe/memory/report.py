@@ -29,6 +29,16 @@ def size_text(size: float) -> str:
     raise AssertionError
 
 
+def size_texts(first: float, second: float) -> tuple[str, str]:
+    """Two sizes for people, in units small enough to tell them apart: `1.4 GiB` and `700 MiB`, but `1437 MiB` and `1400 MiB`."""
+    found = size_text(first), size_text(second)
+    for exponent, unit in ((2, "MiB"), (1, "KiB"), (0, "B")):
+        if found[0] != found[1] or first == second:
+            break
+        found = f"{first / 1024**exponent:.0f} {unit}", f"{second / 1024**exponent:.0f} {unit}"
+    return found
+
+
 def kept_on_host(schedules: Iterable[Schedule]) -> set[Ref]:
     """The persistent Refs in the host's memory: those that only copies access."""
     copied: set[Ref] = set()
@@ -89,10 +99,10 @@ def too_large(graph: Graph, schedule: Schedule, plan: MemoryPlan, beside: int, l
     largest = sorted(refs, key=lambda ref: (-ref.nbytes * ref.slots, ref.name, ref.role.value))[:5]
     names = ", ".join(f"{ref.name} ({ref.role.value}, {shape_text(ref.shape)}, {size_text(ref.nbytes * ref.slots)})" for ref in largest)
     fixed, (fits, present) = fixed_bytes([schedule]) + beside, batch
+    needed, allowed = size_texts(fixed + plan.total, limit)
     return NoRoom(
         Lines(
-            f"the {proto.Phase.Name(graph.phase)} net needs {size_text(fixed + plan.total)}, "
-            f"{size_text(limit)} are allowed",
+            f"the {proto.Phase.Name(graph.phase)} net needs {needed}, {allowed} are allowed",
             f"  parameters, solver history and input buffers {size_text(fixed)}, blobs and gradients {size_text(plan.total)} {tried}",
             f"  largest: {names}",
         ),

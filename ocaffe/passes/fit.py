@@ -29,6 +29,7 @@ FAR = 2  # times the limit: choices above it are too far from it to look for a w
 MOVING = 40  # steps that a value is on its way at most, as far as the search for such choices goes
 MAX_NEARER = 4_000_000  # steps of schedules that all calls of `nearest` may evaluate
 QUICK = 8  # a quick search may evaluate so many times fewer
+DESCENT = 0.9  # of the memory of a choice, as the next limit on the way to a smaller one
 MAX_SEARCHED = 100_000  # steps of schedules, for each of which a part of the choice is made anew
 MAX_TAKEN_BACK = 6  # choices that are made anew together
 MAX_EVALUATED = 300_000  # steps of schedules that `improved` may evaluate
@@ -104,9 +105,25 @@ def choose(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, qui
             nearest = [search.nearest(choice) for choice in nearest]
         starts = [min(nearest, key=search.rank)]
     within = [start for start in starts if start is not None and start.found.peak <= limit]
-    if quick or not within:
-        return min(filter(None, starts), key=search.rank)
-    return search.searched(min(map(search.improved, within), key=search.rank))
+    if within and not quick:
+        return search.searched(min(map(search.improved, within), key=search.rank))
+    near = min(filter(None, starts), key=search.rank)
+    return near if quick else descended(estimate, schedule, limit, rates, near)
+
+
+def descended(estimate: Estimate, schedule: Schedule, limit: int, rates: Rates, near: Choice) -> Choice:
+    """Search for larger limits first, and go on from each choice: much of it is right for a smaller limit, too. `near`: the result without this."""
+    aim, start = math.isqrt(limit * near.found.peak), None
+    while aim < DESCENT * near.found.peak:
+        search = _Search(estimate, aim, rates, MAX_NEARER)
+        found = search.nearest(search.reduced(start)) if start else choose(estimate, schedule, aim, rates, quick=True)
+        near = min(near, found, key=lambda each: each.found.peak)
+        if found.found.peak > aim:
+            break
+        if aim == limit:
+            return search.improved(found)
+        start, aim = found, max(limit, int(DESCENT * found.found.peak))
+    return near
 
 
 class _Search:

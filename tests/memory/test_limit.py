@@ -21,11 +21,12 @@ from ocaffe.graph.parameters import ParameterGroup
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import Target
 from ocaffe.kernels.matmul import gemm_gpu
-from ocaffe.memory.report import fixed_bytes
+from ocaffe.memory.report import fixed_bytes, size_texts
 from ocaffe.solver.solver import Solver
 from ocaffe.solver.update import Updater
 from ocaffe.support.switches import Switches
 from tests.harness import changed, treat_as_large
+from tests.zoo import counts
 
 RESIDUAL_BLOCK = """layer {{ name: "c{i}" type: "Convolution" bottom: "{x}" top: "c{i}" convolution_param {{
   num_output: 8 kernel_size: 3 pad: 1 weight_filler {{ type: "msra" }} }} }}
@@ -181,6 +182,14 @@ def test_the_batch_that_is_named_fits(device: Any) -> None:
     solver = Solver(param, device, memory_limit=limit, recompute="none")
     assert needed(solver) <= limit
     solver.close()
+
+
+@pytest.mark.parametrize("sizes, texts", [
+    ((3 << 30, 1 << 30), ("3.0 GiB", "1.0 GiB")), ((1437 << 20, 1400 << 20), ("1437 MiB", "1400 MiB")),
+    (((1 << 30) + 1024, 1 << 30), ("1048577 KiB", "1048576 KiB")), ((5, 5), ("5 B", "5 B")),
+])  # fmt: skip
+def test_sizes_are_told_apart(sizes: tuple[int, int], texts: tuple[str, str]) -> None:
+    assert size_texts(*sizes) == texts
 
 
 @pytest.mark.parametrize("settings", ["iter_size: 2", "snapshot_diff: true", "test_interval: 2 test_iter: 1 test_state { }"])
@@ -347,3 +356,14 @@ def test_low_limits_have_assumed_speeds_whatever_was_measured() -> None:
     linked = Rates(flops=1e9, bandwidth=1e9, launch=1e-6, to_host=1e11, from_host=1e11)
     expected = planned(assumed(Target()))
     assert planned(replace(linked, room=limit + 1)) == expected != planned(replace(linked, room=limit))
+
+
+@pytest.mark.long
+def test_the_search_goes_down_to_a_small_limit() -> None:
+    """For ResNet-50 in batches of 64 a search that begins with this limit ends far above it: at 1.25 times its bytes and more."""
+    rates = replace(assumed(counts.H100), to_host=5e10, from_host=5e10)
+    limit = 650 << 20
+    with pytest.raises(NoRoom, match="are allowed") as refused:
+        counts.compiled("resnet50", "TRAIN", replace(counts.H100, rates=rates), NetOptions(backward=True, limit=limit), batch=64)
+    named = re.search(r"needs (\d+) MiB", str(refused.value))
+    assert named is not None and limit < int(named[1]) << 20 < 1.25 * limit
