@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The costs of kernels that predict the time of a launch (ocaffe/ir/rates.py): measure nets, fit, and compare predicted with measured steps.
 
-    benchmarks/rates.py measure --json FILE [--device SPEC] [--math MATH] [--steps N] NET:BATCH ...
+    benchmarks/rates.py measure --json FILE [--device SPEC] [--math MATH] [--steps N] [--turns] NET:BATCH ...
     benchmarks/rates.py fit [--write ocaffe/kernels/rates_nvidia.json] FILE ...
 
 `measure` trains nets of the zoo on random data that stay on the device. It writes every launch of a step: its kernel, its work and its time, and the time of
-a whole step without profiling. `fit` reads such files, of one kind of device. Of a net in several files, the shortest step counts. It prints the error of
-each net twice: with all nets in the fit, and without this net and its other batch sizes.
+a whole step without profiling. --turns prepares the nets side by side (turns.py); the device must hold them all. `fit` reads such files, of one kind of
+device. Of a net in several files, the shortest step counts. It prints the error of each net twice: with all nets in the fit, and without this net and its
+other batch sizes. Costs of an arithmetic that no file has stay as they are.
 """
 import argparse
 import json
@@ -15,19 +16,21 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import nnls
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from turns import in_turns, my_turn  # noqa: E402
 
 import ocaffe  # noqa: E402
 from ocaffe import log, proto  # noqa: E402
 from ocaffe.cl.device import select_device  # noqa: E402
 from ocaffe.cl.peaks import launch_seconds, measure_peaks  # noqa: E402
-from ocaffe.cl.session import Session  # noqa: E402
 from ocaffe.compiler.network import phase_net  # noqa: E402
 from ocaffe.formats.text import read_net  # noqa: E402
 from ocaffe.ir.launch import HOST, Launch  # noqa: E402
@@ -39,6 +42,7 @@ REPEATS = 6  # of a fit, with weights from the one before
 PULL = 0.3  # of the usual costs on those of a kernel, in launches
 LEAST = np.array([0.0, 0.0, 0.0, 0.05, 0.05])  # of Cost: more work must take longer, also where all measured launches are small
 HOST_BOUND = 1.15  # a step this many times as long as its launches waits for the host
+MANY = 100  # launches: in steps of few launches the work between steps takes part of the time
 
 
 def inputs(layer: Any, batch: int) -> list[np.ndarray]:
@@ -78,12 +82,15 @@ def solver_of(net: str, batch: int, device: Any) -> Any:
     return solver
 
 
-def measure(net: str, batch: int, device: Any, steps: int) -> dict[str, Any]:
-    """Return the launches of a step with their times, the seconds of a step, and the peaks of the device meanwhile."""
+def measure(net: str, batch: int, device: Any, steps: int, found: dict[str, Any]) -> None:
+    """Add the launches of a step with their times, the seconds of a step, and the peaks of the device meanwhile."""
     with solver_of(net, batch, device) as solver:
         session, finish = solver._solver.session, device.queue.finish
         solver.step(2)
         finish()
+        my_turn()
+        if "launch" not in found:
+            found["launch"] = launch_seconds(device, session.programs)
         best: dict[Launch, float] = {}
         before, taken = measure_peaks(device, session.programs), []
         for _ in range(ROUNDS):
@@ -100,7 +107,9 @@ def measure(net: str, batch: int, device: Any, steps: int) -> dict[str, Any]:
         after = measure_peaks(device, session.programs)
         launches = [described(launch, seconds) for launch, seconds in best.items() if not isinstance(launch, HOST)]
     flops, bandwidth = 5e8 * (before.gflops + after.gflops), 5e8 * (before.gbytes + after.gbytes)
-    return {"net": net, "batch": batch, "flops": flops, "bandwidth": bandwidth, "step": min(taken), "launches": launches}
+    found["nets"].append({"net": net, "batch": batch, "flops": flops, "bandwidth": bandwidth, "step": min(taken), "launches": launches})
+    total = sum(launch["seconds"] for launch in launches)
+    print(f"{net}:{batch} {found['math']}: step {1e3 * min(taken):.3f} ms, launches {1e3 * total:.3f} ms ({len(launches)})", flush=True)
 
 
 def described(launch: Launch, seconds: float) -> dict[str, Any]:
@@ -153,14 +162,14 @@ def _solved(group: list[Sample], usual: np.ndarray, pull: float) -> np.ndarray:
     return np.asarray(found)
 
 
-def predicted(costs: dict[str, np.ndarray], found: dict[str, Any], net: dict[str, Any], host: tuple[float, float]) -> float:
+def predicted(costs: dict[str, np.ndarray], found: dict[str, Any], net: dict[str, Any], host: Sequence[float]) -> float:
     """Return the predicted seconds of a step."""
     each = [costs.get(sample.kernel, costs[PRODUCT if sample.parts[1] else OTHER]) @ sample.parts for sample in samples(found, net)]
     return float(max(sum(each), (host[0] * len(each) + host[1] * operands(net)) * found["launch"]))
 
 
-def enqueued(files: list[dict[str, Any]]) -> tuple[float, float]:
-    """Return the host's time per launch and per operand, as multiples of the time of a launch.
+def enqueued(files: list[dict[str, Any]], before: Sequence[float]) -> tuple[float, ...]:
+    """Return the host's time per launch and per operand, as multiples of the time of a launch; `before` if no net waits for the host.
 
     They follow from steps that take much longer than their launches, and from steps that the result would make too long. On a CPU they are those of an
     empty launch: the times of launches have the host's part.
@@ -168,9 +177,12 @@ def enqueued(files: list[dict[str, Any]]) -> tuple[float, float]:
     if on_cpu(files[0]):
         return 1.0, 0.0
     rows = np.array([(len(net["launches"]) * file["launch"], operands(net) * file["launch"], net["step"]) for file in files for net in file["nets"]])
-    used = np.array([net["step"] > HOST_BOUND * sum(each["seconds"] for each in net["launches"]) for file in files for net in file["nets"]])
-    found = np.zeros(2)
-    for _ in range(REPEATS if used.sum() > 1 else 0):
+    used = np.array([
+        net["step"] > HOST_BOUND * sum(each["seconds"] for each in net["launches"]) and len(net["launches"]) >= MANY for file in files for net in file["nets"]
+    ])  # fmt: skip
+    if used.sum() < 2:
+        return tuple(before)
+    for _ in range(REPEATS):
         found = nnls(rows[used, :2] / rows[used, 2:], np.ones(used.sum()))[0]
         used |= rows[:, :2] @ found > rows[:, 2]
     return float(f"{found[0]:.2g}"), float(f"{found[1]:.2g}")
@@ -192,6 +204,7 @@ def merged(paths: list[str]) -> list[dict[str, Any]]:
     for path in paths:
         file = json.loads(pathlib.Path(path).read_text())
         first = found.setdefault((file["device"], file["math"]), {**file, "nets": []})
+        first["launch"] = min(first["launch"], file["launch"])
         best = {(net["net"], net["batch"]): net for net in first["nets"]}
         for net in file["nets"]:
             key = net["net"], net["batch"]
@@ -199,14 +212,15 @@ def merged(paths: list[str]) -> list[dict[str, Any]]:
         first["nets"] = list(best.values())
     for file in found.values():
         for name in ("flops", "bandwidth"):
-            file[name] = statistics.median(net.get(name, file[name]) for net in file["nets"])
+            file[name] = statistics.median(net[name] for net in file["nets"])
     return list(found.values())
 
 
 def fit(paths: list[str], write: str) -> None:
     """Fit each arithmetic, print the errors, and write the costs."""
     files = merged(paths)
-    host = enqueued(files)
+    before: dict[str, Any] = json.loads(pathlib.Path(write).read_text()) if write and pathlib.Path(write).exists() else {"host": [0.0, 0.0], "costs": {}}
+    host = enqueued(files, before["host"])
     print(f"host: {host[0]} launches per launch, and {host[1]} per operand")
     tables = {}
     for file in files:
@@ -222,12 +236,16 @@ def fit(paths: list[str], write: str) -> None:
             print(f"{name:<20}{1e3 * net['step']:>9.2f}{1e3 * total:>10.2f}{errors[-1][0]:>+9.1%}{errors[-1][1]:>+9.1%}")
         middle = np.mean(np.abs(errors), 0)
         print(f"{'mean of absolutes':<39}{middle[0]:>9.1%}{middle[1]:>9.1%}")
-        rows = (f'   "{name}": {json.dumps([float(f"{value:.3g}") for value in values])}' for name, values in sorted(whole.items()))
-        tables[file["math"]] = ",\n".join(rows)
+        tables[file["math"]] = ",\n".join(rows_of(whole))
     if write:
+        tables = {math: ",\n".join(rows_of(costs)) for math, costs in before["costs"].items()} | tables
         costs = ",\n".join(f'  "{math}": {{\n{rows}\n  }}' for math, rows in tables.items())
         names = json.dumps(sorted({file["device"].partition("  ")[2] for file in files}))
         pathlib.Path(write).write_text(f'{{\n "measured": {names},\n "host": {json.dumps(host)},\n "costs": {{\n{costs}\n }}\n}}\n')
+
+
+def rows_of(costs: Mapping[str, Iterable[float]]) -> list[str]:
+    return [f'   "{name}": {json.dumps([float(f"{value:.3g}") for value in values])}' for name, values in sorted(costs.items())]
 
 
 def main() -> None:
@@ -238,6 +256,7 @@ def main() -> None:
     measuring.add_argument("--device", default="")
     measuring.add_argument("--math", default="fp32")
     measuring.add_argument("--steps", type=int, default=5)
+    measuring.add_argument("--turns", action="store_true")
     measuring.add_argument("--json", required=True)
     fitting = commands.add_parser("fit")
     fitting.add_argument("files", nargs="+")
@@ -247,18 +266,18 @@ def main() -> None:
         fit(options.files, options.write)
         return
     log.quiet(2)
-    device = select_device(options.device or None, math=options.math)
-    found: dict[str, Any] = {"device": str(device.info), "math": options.math, "nets": []}
-    programs = Session(device).programs
-    peaks = measure_peaks(device, programs)
-    found |= {"flops": 1e9 * peaks.gflops, "bandwidth": 1e9 * peaks.gbytes, "launch": launch_seconds(device, programs)}
-    for net in options.nets:
-        name, batch = net.split(":")
-        row = measure(name, int(batch), device, options.steps)
-        found["nets"].append(row)
-        total = sum(launch["seconds"] for launch in row["launches"])
-        print(f"{net} {options.math}: step {1e3 * row['step']:.3f} ms, launches {1e3 * total:.3f} ms ({len(row['launches'])})", flush=True)
-        pathlib.Path(options.json).write_text(json.dumps(found))
+    if options.turns and len(options.nets) > 1:
+        command = [sys.executable, __file__, "measure", "--device", options.device, "--math", options.math, "--steps", str(options.steps), "--json"]
+        parts = [f"{options.json}.{index}" for index in range(len(options.nets))]
+        in_turns([[*command, part, net] for part, net in zip(parts, options.nets)])
+        found = merged(parts)[0]
+    else:
+        device = select_device(options.device or None, math=options.math)
+        found = {"device": str(device.info), "math": options.math, "nets": []}
+        for net in options.nets:
+            name, batch = net.split(":")
+            measure(name, int(batch), device, options.steps, found)
+    pathlib.Path(options.json).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
