@@ -11,10 +11,13 @@ from ocaffe.cli.new import choices_of, project_flags
 from ocaffe.cli.planning import sentence_about_less
 from ocaffe.cli.train import train, train_options
 from ocaffe.errors import Error
+from ocaffe.fit.boxes import Boxes
 from ocaffe.fit.classes import EPOCHS, NET, SIDES, Classes
 from ocaffe.fit.files import BEST, LOG, keep_best, unfinished
+from ocaffe.fit.masks import Masks
 from ocaffe.fit.report import announce, report
-from ocaffe.fit.task import Wanted
+from ocaffe.fit.see import CLASSES, see
+from ocaffe.fit.task import Task, Wanted
 from ocaffe.fit.training import NotBegun, Progress
 from ocaffe.parallel.world import ALONE
 from ocaffe.shown import say
@@ -23,6 +26,7 @@ from ocaffe.zoo.project import TUNING_EPOCHS, Project, discard
 
 NAME = "fit"
 PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
+TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks())}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,8 +42,11 @@ def main(argv: Sequence[str]) -> int:
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     fields = {"size": options.size, "epochs": options.epochs, "patience": options.patience}
     choices = choices_of(options, trained=BEST, solver=f"random_seed: {options.seed}", **fields)
-    wanted = Wanted(options.data, options.out, options.net, choices, device.target, unfinished(options.out))
-    task = Classes()
+    seen = see(options.data, options.task)
+    task = TASKS[seen.task]
+    if seen.task != CLASSES:
+        say(f"data      {seen.task}: {seen.why}", flush=True)
+    wanted = Wanted(options.data, seen, options.out, options.net, choices, device.target, unfinished(options.out))
     project = task.project(wanted)
     announce(project, device.info.name)
     if slowdown is None and (less := sentence_about_less(project.path("solver.prototxt"), project.bytes, device.target)):
@@ -53,15 +60,17 @@ def main(argv: Sequence[str]) -> int:
         raise problem.error from None
     best = keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    report(project, task.test(project, best, device), time.monotonic() - started, ended, options.max_slowdown)
+    report(project, task, task.test(project, best, device), time.monotonic() - started, ended, options.max_slowdown)
     return 0
 
 
 def _parser() -> Parser:
     parser = Parser(NAME, "Train a net on your own images and test it. All files are ordinary prototxts: edit them and go on with `ocaffe train`.")
-    parser.add_argument("data", metavar="DATA", help="class folders, a table (.csv), a list (.txt), or a folder with parts for training and testing")
+    parser.add_argument("data", metavar="DATA", help="class folders, a table (.csv), a list (.txt), a folder with parts for training and testing, "
+                                                    "or a data set with boxes (VOC, COCO, YOLO, LabelMe)")  # fmt: skip
     parser.flag("out", "", "folder for all files; required")
-    parser.flag("net", NET, "a net of `ocaffe zoo`, or a deploy.prototxt")
+    parser.flag("task", "", "what the data are, if it is not clear", choices=tuple(TASKS))
+    parser.flag("net", "", f"a net of `ocaffe zoo`, or a deploy.prototxt; default: {NET} for classes, otherwise by the device")
     project_flags(parser, f"as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
     parser.flag("patience", PATIENCE, "stop after so many tests without a better accuracy")
     parser.flag("seed", 1, "seed of the division, the fillers and the random changes")

@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from ocaffe import proto
 from ocaffe.api.net import Net
 from ocaffe.cl.device import select_device
@@ -21,7 +19,8 @@ from ocaffe.data.stores.labels_txt import given_labels
 from ocaffe.errors import Error
 from ocaffe.evaluation.answers import Objects, answers_of, picture_of
 from ocaffe.evaluation.deploy import class_names, data_layer, deploy_net
-from ocaffe.evaluation.objects import BOX, IMAGE, LEAST
+from ocaffe.evaluation.objects import LEAST
+from ocaffe.evaluation.prediction import predicted, without_padding
 from ocaffe.evaluation.preprocessing import Preprocessing
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.fit.files import BEST
@@ -76,10 +75,10 @@ def main(argv: Sequence[str]) -> int:
                 except Error as problem:
                     failed = True
                     log.tell(f"{name}: {problem.fact}", mark="error:")
-            output = _run(made, [arrays for _, arrays, _ in inputs])
+            output = predicted(made, [arrays for _, arrays, _ in inputs])
             for place, (name, _, content) in enumerate(inputs):
                 if padded:
-                    output = _without_padding(output, place, content, padded)
+                    output = without_padding(output, place, content, padded)
                 result = {"file": name, **answers.of(output, place)}
                 if options.annotate:
                     result["annotated"] = os.path.join(options.annotate, f"{begin + place:05d}_{os.path.splitext(os.path.basename(name))[0]}.png")
@@ -91,15 +90,6 @@ def main(argv: Sequence[str]) -> int:
     if options.json:
         say(json_text(results, indent=1))
     return int(failed)
-
-
-def _without_padding(output: np.ndarray, image: int, content: bytes, settings: Preprocessing) -> np.ndarray:
-    """Return the detections with the boxes of one image relative to the image in the file `content`, and not to the padded input of the net."""
-    width, height = picture_of(content).size
-    rows = output.reshape(-1, output.shape[-1]).copy()
-    own = rows[:, IMAGE] == image
-    rows[own, BOX] = settings.in_image(rows[own, BOX], (height, width))
-    return rows
 
 
 def _parser() -> Parser:
@@ -153,13 +143,3 @@ def _files(inputs: Sequence[str]) -> Iterator[str]:
         if not found:
             raise Error(f"{name} has no image", place=f"ocaffe {NAME}", fix="give a folder with image files")
         yield from found
-
-
-def _run(net: Net, inputs: Sequence[tuple[np.ndarray, ...]]) -> np.ndarray:
-    """Return the net's output for some images. Each has an array for each input of the net."""
-    if inputs:
-        for name, arrays in zip(net.inputs, zip(*inputs)):
-            net.blobs[name].reshape(len(arrays), *arrays[0].shape)
-            net.blobs[name].data[...] = np.stack(arrays)
-        net.forward()
-    return net.blobs[net.outputs[0]].data

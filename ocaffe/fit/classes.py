@@ -10,6 +10,7 @@ from ocaffe.cl.device import Device
 from ocaffe.evaluation.confusion import Confusion
 from ocaffe.evaluation.picture import confusion_png
 from ocaffe.evaluation.scores import evaluate
+from ocaffe.fit.see import CLASSES
 from ocaffe.fit.task import Result, Task, Wanted
 from ocaffe.formats.text import parse
 from ocaffe.zoo.images import Images, find_images, typical_side
@@ -26,17 +27,18 @@ PICTURE = "confusion.png"
 class Classes(Task):
     """Images with one class each."""
 
+    name = CLASSES
     score = "accuracy"
 
     def project(self, wanted: Wanted) -> Project:
-        choices = wanted.choices
-        begin(wanted.net, wanted.out, wanted.again)  # its errors, and those of the weights, come before the images are decoded
+        choices, net = wanted.choices, wanted.net or NET
+        begin(net, wanted.out, wanted.again)  # its errors, and those of the weights, come before the images are decoded
         check_weights(choices.weights)
         check = Check(parse(choices.transform, proto.TransformationParameter, "--transform").max_image_pixels)
         images = find_images(wanted.data, wanted.out, choices.val, choices.share, choices.seed, check)
         epochs = choices.epochs or (0 if choices.weights else EPOCHS)
-        filled = replace(choices, size=choices.size or side_of(wanted.net, images), epochs=epochs)
-        return write_project(wanted.net, images, wanted.out, filled, wanted.target, wanted.again)
+        filled = replace(choices, size=choices.size or side_of(net, images), epochs=epochs)
+        return write_project(net, images, wanted.out, filled, wanted.target, wanted.again)
 
     def test(self, project: Project, weights: str, device: Device) -> Result:
         images = project.images

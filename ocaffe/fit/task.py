@@ -2,26 +2,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
 from ocaffe.cl.device import Device
+from ocaffe.errors import Error
+from ocaffe.fit.see import Seen
 from ocaffe.ir.target import Target
 from ocaffe.zoo.project import Choices, Project
 
 
 class Wanted(NamedTuple):
-    """The inputs of the user. `data`: a folder or file; `out`: the folder for all files; `net`: of the zoo, or a file. `choices` are the flags.
+    """The inputs of the user. `data`: a folder or file; `seen`: its kind. `out`: the folder for all files. `net`: of the zoo, or a file, '' for a choice.
 
-    `target`: the device of the training. `again`: a killed process has left its files in `out`.
+    `choices` are the flags. `target`: the device of the training. `again`: a killed process has left its files in `out`.
     """
 
     data: str
+    seen: Seen
     out: str
     net: str
     choices: Choices
     target: Target
     again: bool
+
+
+class Choice(NamedTuple):
+    """A net that the task has chosen, and the reason as a sentence."""
+
+    net: str
+    why: str
 
 
 class Result(ABC):
@@ -41,13 +51,19 @@ class Result(ABC):
 
     @abstractmethod
     def pictures(self) -> dict[str, bytes]:
-        """Return the contents of pictures, by their names in OUT."""
+        """Return the contents of pictures, by their names in OUT. Many of one kind are in a folder."""
 
 
 class Task(ABC):
-    """A kind of data, with the nets that learn it. `score`: the name of the measure that chooses the best snapshot, for people."""
+    """A kind of data, with the nets that learn it. `name`: as --task has it. `score`: the measure that chooses the best snapshot, for people.
 
+    `predict_flags`, `test_flags`: of the commands that are printed at the end.
+    """
+
+    name: ClassVar[str]
     score: ClassVar[str]
+    predict_flags: ClassVar[tuple[str, ...]] = ()
+    test_flags: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def project(self, wanted: Wanted) -> Project:
@@ -56,3 +72,8 @@ class Task(ABC):
     @abstractmethod
     def test(self, project: Project, weights: str, device: Device) -> Result:
         """Return the result of the weights on the images for testing."""
+
+    def check_net(self, net: str, fits: Callable[[str], bool], nets: str) -> None:
+        """Raise Error if the user gave a net that does not learn this. `fits` judges a net, `nets` names some that fit."""
+        if net and not fits(net):
+            raise Error(f"--net is {net}, which does not learn {self.name}", place="ocaffe fit", fix=f"leave it out, or give another net: --net {nets}")

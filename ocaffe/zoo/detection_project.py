@@ -26,7 +26,20 @@ from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
+from ocaffe.zoo.project import (
+    FILES,
+    TUNING,
+    Choices,
+    Project,
+    check_begin,
+    complete_solver,
+    finish,
+    fitting_batch,
+    readme_head,
+    readme_table,
+    weights_of,
+    words_of,
+)
 from ocaffe.zoo.region_detectors import LONGEST, SIDE
 from ocaffe.zoo.templates import AVERAGED, WEIGHTED, faster, graph_of, image_shape, outputs_of, upgraded, without_data
 from ocaffe.zoo.text import prototxt
@@ -38,7 +51,7 @@ TESTS = 10  # at most this number in a training
 SCORE = "detection_eval"  # the output with the mean average precision
 NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
 UNFIT = {  # choices for classifiers that detectors do not have
-    "classes": "the label map decides the classes", "patience": "write early_stopping into the solver",
+    "classes": "the label map decides the classes",
 }  # fmt: skip
 UNFIT_BOXED = UNFIT | {"augment": "edit transform_param in train_val.prototxt"}
 LAST = {"cls_score": 1, "bbox_pred": 4}  # the last layers of a Faster R-CNN, each with its values for a class
@@ -103,15 +116,16 @@ def _boxed(path: str) -> int:
     return opened.entries
 
 
-def write_detector(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+def write_detector(
+    net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None, again: bool = False
+) -> Project:  # fmt: skip
     """Write the files to train the detector `net` on the annotated images in `data` into the folder `out`. Raise Error, and then write nothing.
 
-    `target`: the device that the batch must fit.
+    `target`: the device that the batch must fit. `again`: the files are there already, and must be equal.
     """
     choices, kind = choices or Choices(), kind_of(net)
     assert kind is not None
-    for name in FILES:
-        check_absent(os.path.join(out, name))
+    check_begin(out, again)
     check_weights(choices.weights)
     found = find_annotated(data, choices.val)
     made = kind(net, found, out, choices)
@@ -121,9 +135,9 @@ def write_detector(net: str, data: str, out: str, choices: Choices | None = None
     project = Project(out, net, found.images, classes, image_shape(made.deploy), batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
     texts = {
         "train_val.prototxt": prototxt(made.train_val(batch)), "solver.prototxt": prototxt(solver), "deploy.prototxt": prototxt(made.deploy),
-        "README.md": "\n".join(_readme(project, solver, found)) + "\n",
+        "README.md": "\n".join(_readme(project, solver, found, choices.trained)) + "\n",
     }  # fmt: skip
-    write_files(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()})
+    finish(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}, again)
     return project
 
 
@@ -204,8 +218,7 @@ class Detector(ABC):
         made.display = made.average_loss = max(1, interval // 10)
         if tuned:
             made.weights.append(self.choices.weights)
-        if self.choices.solver:
-            made.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
+        complete_solver(made, self.choices, SCORE)
         return made
 
     def bytes(self, batch: int, target: Target) -> int:
@@ -329,8 +342,8 @@ def number_classes(layer: Any, classes: int) -> None:
         layer.detection_evaluate_param.ClearField("name_size_file")
 
 
-def _readme(project: Project, solver: Any, found: Annotated) -> Iterator[str]:
-    weights = weights_of(solver)
+def _readme(project: Project, solver: Any, found: Annotated, trained: str) -> Iterator[str]:
+    weights = weights_of(solver, project.folder, trained)
     solver_file, net, deploy = words_of(project)
     yield from readme_head(f"{project.net}: {project.classes} classes of objects", (
         f"ocaffe lint {solver_file}",

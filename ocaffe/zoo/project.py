@@ -46,6 +46,7 @@ class Choices:
     `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
     `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `batch_norm`: add BatchNorm to a segmentation net.
+    `thin`: divide its channels by this number, for a smaller net.
     `solver`: more fields of the solver.
     `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
     `trained`: the weights that README.md names, a file in the folder; by default the last snapshot.
@@ -62,6 +63,7 @@ class Choices:
     transform: str = ""
     class_weights: str = ""
     batch_norm: bool = False
+    thin: int = 1
     solver: str = ""
     patience: int = 0
     trained: str = ""
@@ -97,12 +99,17 @@ class Project:
 
 def begin(net: str, out: str, again: bool = False) -> Template:
     """Return the template of `net` for a project in the folder `out`. Raise Error if the folder has one, unless it is the same project `again`."""
-    for name in () if again else FILES:
+    check_begin(out, again)
+    return template(net)
+
+
+def check_begin(out: str, again: bool = False, names: Sequence[str] = FILES) -> None:
+    """Raise Error if the folder `out` has files of a project, `names`, unless it is the same one `again`; or if a link in it leads elsewhere."""
+    for name in () if again else names:
         check_absent(os.path.join(out, name))
     for path in (os.path.join(out, name) for name in (sorted(os.listdir(out)) if os.path.isdir(out) else ())):
         if os.path.islink(path) and not os.path.isdir(path):  # a training would write results and weights by names of its own
             raise Error("it is a link, and this command would write where it leads to", place=path, fix=f"{command('rm', path)}, or choose another folder")
-    return template(net)
 
 
 def write_project(
@@ -137,10 +144,7 @@ def write_project(
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
     files = {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}}
-    if again:
-        _check_equal(files)
-    else:
-        write_files(out, files)
+    finish(out, files, again)
     return project
 
 
@@ -255,10 +259,7 @@ class _Writer:
         )  # fmt: skip
         if self.choices.weights:
             solver.weights.append(self.choices.weights)
-        if self.choices.patience:
-            solver.best_output, solver.early_stopping, solver.snapshot_keep = self.made.accuracy, self.choices.patience, 1
-        if self.choices.solver:
-            solver.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
+        complete_solver(solver, self.choices, self.made.accuracy)
         return solver
 
     def solver_text(self, solver: Any, batch: int) -> str:
@@ -359,15 +360,19 @@ def readme_head(title: str, commands: Sequence[str]) -> Iterator[str]:
     yield "|---|---|"
 
 
-def weights_of(solver: Any) -> str:
-    """Return the weights that a training leaves, for a shell: the best snapshot, of which there is one, or that of the last iteration."""
+def weights_of(solver: Any, folder: str = "", trained: str = "") -> str:
+    """Return the weights that a training leaves, for a shell: the file `trained` in the folder of the project, if it has one by that name.
+
+    Else the best snapshot, of which there is one, or that of the last iteration.
+    """
+    if trained:
+        return command(path_word(os.path.join(folder, trained)))
     newest = "_best_iter_*" if solver.HasField("best_output") else f"_iter_{solver.max_iter}"
     return f"{command(path_word(solver.snapshot_prefix))}{newest}.caffemodel"
 
 
 def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
-    trained = writer.choices.trained
-    weights = command(path_word(project.path(trained))) if trained else weights_of(solver)
+    weights = weights_of(solver, project.folder, writer.choices.trained)
     source = writer.images
     solver_file, net, deploy = words_of(project)
     yield from readme_head(f"{writer.given.title}: {project.classes} classes", (
@@ -399,6 +404,22 @@ def write_files(folder: str, files: dict[str, bytes]) -> None:
     with new_entries(folder, [os.path.relpath(path, folder) for path in files], meanwhile=True) as made:
         for path, content in files.items():
             (made / os.path.relpath(path, folder)).write_bytes(content)
+
+
+def complete_solver(solver: Any, choices: Choices, score: str) -> None:
+    """Add the choices that every project has: patience with the output `score`, and more fields."""
+    if choices.patience:
+        solver.best_output, solver.early_stopping, solver.snapshot_keep = score, choices.patience, 1
+    if choices.solver:
+        solver.MergeFrom(parse(choices.solver, proto.SolverParameter, "fields of the solver"))
+
+
+def finish(out: str, files: dict[str, bytes], again: bool) -> None:
+    """Write the files of a project into its folder, all or none. `again`: they are there already. Raise Error if they differ then."""
+    if again:
+        _check_equal(files)
+    else:
+        write_files(out, files)
 
 
 def _check_equal(files: dict[str, bytes]) -> None:

@@ -22,7 +22,20 @@ from ocaffe.tools.datasets.mask_set import WEIGHTS
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.masks import FIX, Masks, find_masks
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
+from ocaffe.zoo.project import (
+    FILES,
+    TUNING,
+    Choices,
+    Project,
+    check_begin,
+    complete_solver,
+    finish,
+    fitting_batch,
+    readme_head,
+    readme_table,
+    weights_of,
+    words_of,
+)
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 from ocaffe.zoo.weights import check_weights, transform_of
@@ -77,14 +90,15 @@ def is_segmenter(net: str) -> bool:
     return net in RECIPES
 
 
-def write_segmenter(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+def write_segmenter(
+    net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None, again: bool = False
+) -> Project:  # fmt: skip
     """Write the files to train `net` on the images and masks in `data` into the folder `out`. Raise Error, and then write nothing.
 
-    `data`: a folder of `ocaffe dataset masks`. `target`: the device that the batch must fit.
+    `data`: a folder of `ocaffe dataset masks`. `target`: the device that the batch must fit. `again`: the files are there already, and must be equal.
     """
     choices = choices or Choices()
-    for name in (*FILES, BEGIN):
-        check_absent(os.path.join(out, name))
+    check_begin(out, again, (*FILES, BEGIN))
     check_weights(choices.weights)
     masks = find_masks(data, choices.val)
     made = _Segmenter(net, masks, out, choices)
@@ -99,8 +113,8 @@ def write_segmenter(net: str, data: str, out: str, choices: Choices | None = Non
         "train_val.prototxt": prototxt(made.train_val(batch)), "solver.prototxt": prototxt(solver), "deploy.prototxt": prototxt(made.deploy),
         "README.md": "\n".join(_readme(project, made, solver)) + "\n",
     }  # fmt: skip
-    write_files(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()})
-    if reshaped:
+    finish(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}, again)
+    if reshaped and not again:
         write_weights(made.begin, made.train_val(1), reshaped)
     return project
 
@@ -121,10 +135,12 @@ class _Segmenter:
         self.transform = self._transform()
         self.balanced = self._balanced()
         self.changes += dict.fromkeys(change for message in (self.body, self.deploy) for change in self._adapt(message))
+        if choices.thin > 1:
+            self.changes.append(f"{net} has its channels divided by {choices.thin}")
         if choices.batch_norm:
             self.changes += {_normalize(message, self.stored) for message in (self.body, self.deploy)}
         elif not choices.weights and all(layer.type != "BN" for layer in self.body.layer):
-            self.changes.append(f"{net} does not normalize, and learns slowly from fillers: --batch-norm adds BatchNorm")
+            self.changes.append(f"{net} does not normalize, and learns slowly from fillers: `ocaffe new` has --batch-norm")
         for layer in self.body.layer if self.stored else ():
             if layer.type in COUNTED and layer.name not in self.stored:
                 for param in layer.param:
@@ -186,6 +202,8 @@ class _Segmenter:
                 layer.name, layer.convolution_param.num_output = f"{layer.name}_{self.classes}", self.classes
                 if layer.convolution_param.group == self.published:
                     layer.convolution_param.group = self.classes
+            elif layer.type in COUNTED and layer.convolution_param.num_output != self.published and self.choices.thin > 1:
+                layer.convolution_param.num_output = max(1, layer.convolution_param.num_output // self.choices.thin)
             elif layer.type == "Pooling" and len(layer.top) == 2:
                 before[layer.top[1]] = sizes
                 sizes = -(-sizes[0] // 2), -(-sizes[1] // 2)
@@ -212,7 +230,7 @@ class _Segmenter:
         loss.Clear()
         loss.ignore_label, loss.normalize = IGNORE, True
         if not self.balanced:
-            return "the loss is the mean over the pixels, without weights of classes; --class-weights median sets them"
+            return "the loss is the mean over the pixels, without weights of classes; `ocaffe new` has --class-weights median"
         loss.weight_by_label_freqs = True
         loss.class_weighting.extend(self.balanced)
         return f"the loss is the mean over the pixels, with the weights of classes of {WEIGHTS}"
@@ -267,10 +285,7 @@ class _Segmenter:
         made.display = made.average_loss = max(1, interval // 10)
         if tuned:
             made.weights.append(self.begin)
-        if self.choices.patience:
-            made.early_stopping = self.choices.patience
-        if self.choices.solver:
-            made.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
+        complete_solver(made, self.choices, SCORE)
         return made
 
 
@@ -336,7 +351,7 @@ def _reshaped(stored: Mapping[str, Sequence[np.ndarray]], graph: Graph, file: st
 
 
 def _readme(project: Project, made: _Segmenter, solver: Any) -> Iterator[str]:
-    weights = weights_of(solver)
+    weights = weights_of(solver, project.folder, made.choices.trained)
     (solver_file, net, deploy), images = words_of(project), project.images
     yield from readme_head(f"{project.net}: {project.classes} classes of pixels", (
         f"ocaffe train --solver {solver_file}",

@@ -24,7 +24,20 @@ from ocaffe.support.here import here
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
 from ocaffe.zoo.images import Images, Part, parts_in, root_of
-from ocaffe.zoo.project import FILES, TUNING, Choices, Project, check_absent, fitting_batch, readme_head, readme_table, weights_of, words_of, write_files
+from ocaffe.zoo.project import (
+    FILES,
+    TUNING,
+    Choices,
+    Project,
+    check_begin,
+    complete_solver,
+    finish,
+    fitting_batch,
+    readme_head,
+    readme_table,
+    weights_of,
+    words_of,
+)
 from ocaffe.zoo.templates import AVERAGED, graph_of, image_shape, upgraded, without_data
 from ocaffe.zoo.text import prototxt
 from ocaffe.zoo.weights import check_weights
@@ -38,7 +51,6 @@ SCORE = "strings"  # the output with the share of texts without an error
 FIX = "`ocaffe dataset text` writes train.txt, val.txt and labels.txt"
 UNFIT = {  # choices for classifiers that these nets do not have
     "classes": "labels.txt decides the classes", "size": "edit the Input and new_width in the prototxts; the height belongs to the net",
-    "patience": "write early_stopping into the solver",
 }  # fmt: skip
 
 
@@ -103,14 +115,15 @@ def needed_steps(labels: np.ndarray) -> int:
     return int((used.sum(1) + repeated.sum(1)).max())
 
 
-def write_reader(net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None) -> Project:
+def write_reader(
+    net: str, data: str, out: str, choices: Choices | None = None, target: Target | None = None, again: bool = False
+) -> Project:  # fmt: skip
     """Write the files to train `net` on the lines of text in `data` into the folder `out`. Raise Error, and then write nothing.
 
-    `data`: a folder of `ocaffe dataset text`. `target`: the device that the batch must fit.
+    `data`: a folder of `ocaffe dataset text`. `target`: the device that the batch must fit. `again`: the files are there already, and must be equal.
     """
     choices = choices or Choices()
-    for name in FILES:
-        check_absent(os.path.join(out, name))
+    check_begin(out, again)
     for field, reason in UNFIT.items():
         if getattr(choices, field) != getattr(Choices(), field):
             raise Error(f"--{field} is given for {net}, which reads text", place="ocaffe new", fix=f"leave it out: {reason}")
@@ -126,9 +139,9 @@ def write_reader(net: str, data: str, out: str, choices: Choices | None = None, 
     project = Project(out, net, texts.images, len(texts.images.classes), shape, batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
     files = {
         "train_val.prototxt": prototxt(made.train_val(batch)), "solver.prototxt": prototxt(solver), "deploy.prototxt": prototxt(made.deploy),
-        "README.md": "\n".join(_readme(project, solver)) + "\n",
+        "README.md": "\n".join(_readme(project, solver, choices.trained)) + "\n",
     }  # fmt: skip
-    write_files(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in files.items()})
+    finish(out, {project.path(name): text.encode("utf-8", "surrogateescape") for name, text in files.items()}, again)
     return project
 
 
@@ -191,8 +204,7 @@ class _Reader:
         made.display = made.average_loss = max(1, interval // 10)
         if tuned:
             made.weights.append(self.choices.weights)
-        if self.choices.solver:
-            made.MergeFrom(parse(self.choices.solver, proto.SolverParameter, "fields of the solver"))
+        complete_solver(made, self.choices, SCORE)
         return made
 
     def graph(self, batch: int) -> Graph:
@@ -204,8 +216,8 @@ class _Reader:
         return planned_bytes(self.graph(batch), NetOptions(), target, self.solver(batch))
 
 
-def _readme(project: Project, solver: Any) -> Iterator[str]:
-    weights = weights_of(solver)
+def _readme(project: Project, solver: Any, trained: str) -> Iterator[str]:
+    weights = weights_of(solver, project.folder, trained)
     (solver_file, net, deploy), images = words_of(project), project.images
     yield from readme_head(f"{project.net}: {project.classes - 1} characters", (
         f"ocaffe train --solver {solver_file}",

@@ -61,8 +61,11 @@ class Settings(NamedTuple):
     skip_bad: bool = False
 
 
-def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[str]:
-    """Make the folder `out` with a database for each part of the data set in the folder `root`. Return lines for the user. Raise Error."""
+def make_databases(kind: str, root: str, out: str, settings: Settings, left_out: list[Fault] | None = None) -> list[str]:
+    """Make the folder `out` with a database for each part of the data set in the folder `root`. Return lines for the user. Raise Error.
+
+    `left_out` gets what skip_bad leaves out, and then nothing is logged about it.
+    """
     check_folder(root)
     found = FORMATS[kind][0](os.path.normpath(root))
     parts = _divided(found.parts, root, settings)
@@ -79,7 +82,7 @@ def make_databases(kind: str, root: str, out: str, settings: Settings) -> list[s
     lines = []
     with new_folder(out) as made:
         for part, pictures in parts.items():
-            lines.append(_Part(part, pictures, label_map, made, settings).write(out))
+            lines.append(_Part(part, pictures, label_map, made, settings, left_out).write(out))
         name = f"labelmap_{kind}.prototxt"
         (made / name).write_text(write_text(label_map), encoding="utf-8")
     background = any(item.label == BACKGROUND[1] for item in label_map.item)
@@ -156,7 +159,10 @@ def _check_names(classes: list[tuple[str, str]], parts: dict[str, list[Picture]]
 class _Part:
     """The conversion of one part."""
 
-    def __init__(self, name: str, pictures: list[Picture], label_map: proto.LabelMap, folder: Path, settings: Settings) -> None:
+    def __init__(
+        self, name: str, pictures: list[Picture], label_map: proto.LabelMap, folder: Path, settings: Settings, left_out: list[Fault] | None
+    ) -> None:  # fmt: skip
+        self._faults = left_out
         self._name, self._pictures, self._folder, self._settings = name, pictures, folder, settings
         self._labels = {item.name: item.label for item in label_map.item}
         self._shown = {item.label: item.display_name or item.name for item in label_map.item}
@@ -252,8 +258,10 @@ class _Part:
         if clipped := self._clipped.total():
             parts.append(f"{clipped} boxes clipped by up to {_SLACK} pixel")
         faults = [fault for row in sorted(self._left_out) for fault in self._left_out[row]]
-        for fault in faults:
+        for fault in faults if self._faults is None else ():
             log.warning(f"{_SOURCE}:1", f"{fault.place}: {fault.fact}. It is left out.")
+        if self._faults is not None:
+            self._faults += faults
         counts = Counter(f"{'images' if fault.whole else 'boxes'} {fault.reason}" for fault in faults)
         parts += [f"left out: {count} {reason}" for reason, count in sorted(counts.items())]
         return "; ".join(parts)

@@ -89,8 +89,11 @@ class Counts:
         return weights
 
 
-def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[str]:
-    """Make the folder `out` of the image files in `images` and the masks in `masks`. Return lines for the user. Raise Error."""
+def make_masks(images: str, masks: str, out: str, settings: Settings, left_out: list[Fault] | None = None) -> list[str]:
+    """Make the folder `out` of the image files in `images` and the masks in `masks`. Return lines for the user. Raise Error.
+
+    `left_out` gets what skip_bad leaves out, and then nothing is logged about it.
+    """
     for folder in filter(None, (images, masks, settings.lists)):
         check_folder(folder)
     colors = read_color_table(settings.colors) if settings.colors else None
@@ -105,7 +108,7 @@ def make_masks(images: str, masks: str, out: str, settings: Settings) -> list[st
     try:
         with new_folder(out) as made:
             for part, pairs in parts.items():
-                converted = _Part(made, colors, len(names), settings, workers)
+                converted = _Part(made, colors, len(names), settings, workers, left_out)
                 lines.append(f"{os.path.join(out, part)}.txt: {converted.write(part, pairs)}")
                 counts[part] = converted.counts
             _check_classes(masks, np.sum([each.pixels for each in counts.values()], 0))
@@ -195,8 +198,11 @@ def _files(folder: str, suffix: str) -> dict[str, str]:
 class _Part:
     """The conversion of one part."""
 
-    def __init__(self, folder: Path, colors: ColorTable | None, classes: int, settings: Settings, workers: Workers) -> None:
+    def __init__(
+        self, folder: Path, colors: ColorTable | None, classes: int, settings: Settings, workers: Workers, left_out: list[Fault] | None
+    ) -> None:  # fmt: skip
         """`classes` is the number of classes, 0 if it is not known."""
+        self._faults = left_out
         self._folder, self._colors, self._classes, self._settings, self._workers = folder, colors, classes, settings, workers
         self.counts = Counts()
 
@@ -212,7 +218,10 @@ class _Part:
                         if not self._settings.skip_bad:
                             raise made.error()
                         first = first or made
-                        log.warning(f"{_SOURCE}:1", f"{made.place}: {made.fact}. It is left out.")
+                        if self._faults is None:
+                            log.warning(f"{_SOURCE}:1", f"{made.place}: {made.fact}. It is left out.")
+                        else:
+                            self._faults.append(made)
                         left_out[made.reason] += 1
                         continue
                     self.counts.add(made)

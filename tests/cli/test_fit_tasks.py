@@ -1,0 +1,183 @@
+"""`ocaffe fit` with boxes, masks, lines of text and tags: it sees what the data are, converts them once, and tests the best snapshot."""
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import re
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ocaffe.cli import main
+from ocaffe.cli.parsers import parser_of
+from ocaffe.errors import Error
+from ocaffe.fit.conversion import converted
+from ocaffe.fit.mask_folders import mask_folders
+from ocaffe.fit.see import Seen, see
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    made = tmp_path_factory.mktemp("made") / "scenes"
+    assert main(["dataset", "shapes", str(made), "--images", "20", "--size", "64x64", "--objects", "1,3", "--splits", "60,40,0"]) == 0
+    return made
+
+
+@pytest.fixture
+def here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, scenes: pathlib.Path) -> pathlib.Path:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(scenes, "scenes")
+    return tmp_path
+
+
+def command(lines: list[str], word: str) -> list[str]:
+    """Return the arguments of the command that a line of the output begins with `word`."""
+    return next(line for line in lines if line.startswith(word)).split("ocaffe ")[1].split()
+
+
+def test_boxes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["fit", "scenes", "--task", "boxes", "--out", "out", "--iterations", "4", "--batch", "4", "--device", device.number]
+    path = next((here / "scenes/Annotations").iterdir())
+    path.write_text(re.sub(r"<xmax>\d+", "<xmax>99", path.read_text(), count=1))
+    assert main(flags) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == "data      boxes: scenes/Annotations has 20 XML files" and lines[1] == "images    12 for training, 8 for testing; 10 classes"
+    assert "note      1 boxes or images cannot be used and are left out; out/left_out.txt names them" in lines and not said.err
+    assert "and the image is 64 x 64" in (here / "out/left_out.txt").read_text()
+    found = json.loads((here / "out/results.json").read_text())
+    assert found["images"] == 8 and len(found["classes"]) == 10 and 0 <= found["mean_average_precision"] <= 1
+    assert len(list((here / "out/examples").glob("*.png"))) == 8
+    assert main([*command(lines, "test"), "--device", device.number]) == 0
+    assert f"detection_eval {found['mean_average_precision']:12.6g}" in capsys.readouterr().out
+    shutil.copy("scenes/JPEGImages/000001.jpg", "IMAGE")
+    assert main([*command(lines, "predict"), "--threshold", "0.01", "--device", device.number]) == 0
+    assert main(command(lines, "export")) == 0 and (here / "out/ssd_shapes.onnx").exists()
+    capsys.readouterr()
+    os.remove("out/results.json")  # as after a kill
+    before = os.stat("out/data").st_ino
+    assert main(flags) == 0 and os.stat("out/data").st_ino == before
+    assert "Resuming from" in (here / "out/train.log").read_text()
+    assert "1 boxes or images cannot be used" in capsys.readouterr().out  # the note of the first run
+    os.remove("out/results.json")
+    path.write_text(path.read_text() + "\n")
+    assert main(flags) == 1
+    assert "its data or their settings have changed since it began" in (error := capsys.readouterr().err) and "rm -r out" in error
+
+
+def test_masks(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["fit", "scenes", "--task", "masks", "--out", "out", "--iterations", "4", "--batch", "4", "--device", device.number]
+    (here / "scenes/SegmentationClass/000000.png").write_bytes(b"")
+    assert main(flags) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert "scenes/SegmentationClass masks of the same names" in lines[0] and not said.err
+    assert "note      1 pairs of an image and a mask cannot be used and are left out; out/left_out.txt names them" in lines
+    found = json.loads((here / "out/results.json").read_text())
+    assert len(found["classes"]) == 11 and found["classes"][0]["name"] == "background" and np.sum(found["confusion"]) == found["images"] * 64 * 64
+    assert len(list((here / "out/examples").glob("*.png"))) == found["images"]
+    assert main([*command(lines, "test"), "--device", device.number]) == 0
+    shutil.copy("scenes/JPEGImages/000001.jpg", "IMAGE")
+    assert f"{100 * found['mean_iou']:.1f} %" in capsys.readouterr().out.splitlines()[-1]
+    assert main([*command(lines, "predict"), "--device", device.number]) == 0
+    assert main(command(lines, "export")) == 0 and (here / "out/unet.onnx").exists()
+
+
+@pytest.mark.parametrize(("files", "expected"), [
+    ({"Annotations/1.xml": "<annotation/>"}, ("boxes", "voc")),
+    ({"train/1.xml": "", "valid/2.xml": ""}, ("boxes", "voc")),
+    ({"annotations/instances_train.json": '{"images": []}'}, ("boxes", "coco")),
+    ({"train/_annotations.coco.json": '{"info": {}, "images": []}', "valid/_annotations.coco.json": '{"images": []}'}, ("boxes", "coco")),
+    ({"1.json": '{"version": "5", "shapes": []}', "1.jpg": ""}, ("boxes", "labelme")),
+    ({"data.yaml": "names: [a]"}, ("boxes", "yolo")),
+    ({"images/train/1.jpg": "", "labels/train/1.txt": "0 0.5 0.5 0.1 0.2\n"}, ("boxes", "yolo")),
+    ({"images/1.jpg": "", "masks/1.png": ""}, ("masks", "folders")),
+    ({"imgs/1.jpg": "", "masks/1_mask.png": ""}, ("masks", "folders")),
+    ({"train.txt": "images/1.jpg masks/1.png\n"}, ("masks", "made")),
+    ({"cat/1.jpg": "", "dog/1.jpg": ""}, ("classes", "")),
+    ({"cat/1.json": '{"date": 1}', "dog/1.jpg": ""}, ("classes", "")),
+    ({"train.txt": "a.jpg 0\n", "val.txt": "b.jpg 1\n"}, ("classes", "")),
+    ({"images/1.jpg": "", "masks/2.png": ""}, ("classes", "")),
+])  # fmt: skip
+def test_the_data_are_seen(files: dict[str, str], expected: tuple[str, str], tmp_path: pathlib.Path) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    seen = see(str(tmp_path))
+    assert (seen.task, seen.form) == expected
+    assert see(str(tmp_path), "classes") == Seen("classes", "", "")
+    if expected[0] != "boxes":
+        with pytest.raises(Error, match="--task is boxes"):
+            see(str(tmp_path), "boxes")
+
+
+def test_masks_with_a_suffix(tmp_path: pathlib.Path) -> None:
+    for name in ("images/a.jpg", "images/b.jpg", "masks/a_mask.png", "masks/b_mask.png", "masks/other.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = mask_folders(str(tmp_path))
+    assert found is not None and found.mask_suffix == "_mask"
+
+
+def test_data_are_converted_again_if_they_change(tmp_path: pathlib.Path) -> None:
+    source, out, made = tmp_path / "source", tmp_path / "out", list[str]()
+    source.mkdir()
+    (source / "1.txt").write_text("a")
+
+    def make(folder: str) -> list[str]:
+        os.mkdir(folder)
+        made.append(folder)
+        return ["a note"]
+
+    for settings, times in ((1, 1), (1, 1), (2, 2)):
+        assert converted([str(source)], settings, str(out), make, False) == (str(out / "data"), ["a note"]) and len(made) == times
+    (source / "2.txt").write_text("b")
+    converted([str(source)], 2, str(out), make, False)
+    assert len(made) == 3
+    shutil.rmtree(out)
+    (out / "data").mkdir(parents=True)  # not of this program
+    with pytest.raises(Error, match="ocaffe fit` has not made it"):
+        converted([str(source)], 2, str(out), make, False)
+
+    def fail(folder: str) -> list[str]:
+        raise Error("no", fix="--colors FILE")
+
+    shutil.rmtree(out)
+    with pytest.raises(Error, match="no") as caught:
+        converted([str(source)], 2, str(out), fail, False, "ocaffe dataset masks A B DIR")
+    assert "`ocaffe dataset masks A B DIR`" in str(caught.value.fix) and not out.exists()
+
+
+def test_mistakes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each flag that a message advises is one of the command, or of the one that it names."""
+    flags = {flag for action in parser_of("fit")._actions for flag in action.option_strings}
+    shutil.copytree("scenes", "wrong")
+    for path in (here / "wrong/Annotations").iterdir():
+        path.write_text(re.sub(r"<xmax>\d+", "<xmax>99", path.read_text()))
+    shutil.copytree("scenes/JPEGImages", "flat/images")
+    (here / "flat/masks").mkdir()
+    for path in (here / "flat/images").iterdir():
+        Image.new("L", (64, 64), 0).save(here / "flat/masks" / f"{path.stem}.png")
+    shutil.copytree("flat", "red")
+    for path in (here / "red/images").iterdir():
+        Image.new("RGB", (64, 64), "red").save(here / "red/masks" / f"{path.stem}.png")
+    for argv, texts in (
+        (["scenes"], ("scenes can be several things: boxes", "--task boxes, or --task masks")),
+        (["none", "--task", "boxes"], ("none does not exist", "VOC, COCO, YOLO or LabelMe")),
+        (["flat", "--task", "boxes"], ("--task is boxes, and flat can be masks", "or --task masks")),
+        (["wrong", "--task", "boxes"], ("boxes cannot be used; the first", "xmin, ymin, xmax, ymax = ", "the image is 64 x 64", "clip or remove the box")),
+        (["flat"], ("all pixels have the class 0",)),
+        (["red"], ("of type RGB", "--colors FILE. That is a flag of `ocaffe dataset masks red/images red/masks DIR`")),
+        (["scenes", "--task", "boxes", "--size", "64"], ("--size is given for ssd_shapes",)),
+        (["scenes", "--task", "boxes", "--net", "resnet20"], ("resnet20, which does not learn boxes", "--net ssd_shapes")),
+        (["scenes", "--task", "masks", "--net", "ssd_shapes"], ("ssd_shapes, which does not learn masks", "--net unet")),
+    ):
+        assert main(["fit", *argv, "--out", "out", "--device", device.number]) == 1, argv
+        said = capsys.readouterr().err
+        assert all(text in said for text in texts), said
+        assert set(re.findall(r"--[a-z][\w-]*", said.partition(". That is a flag of")[0])) <= flags | {"--colors"}, said
+        shutil.rmtree("out", ignore_errors=True)
