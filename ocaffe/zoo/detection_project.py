@@ -342,7 +342,8 @@ class Regions(Detector):
         layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": part.source, **mirrored})
 
 
-KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "AlignedBoxLoss": Points, "Yolov3": Yolo, "RoIData": Regions}  # by a type of layer that only such nets have
+# by a type of layer that only such nets have
+KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "AlignedBoxLoss": Points, "Yolov3": Yolo, "RoIData": Regions}
 
 
 def number_classes(layer: Any, classes: int) -> None:
