@@ -18,6 +18,7 @@ from ocaffe.fit.masks import Masks
 from ocaffe.fit.report import announce, report
 from ocaffe.fit.see import CLASSES, see
 from ocaffe.fit.task import Task, Wanted
+from ocaffe.fit.text import Texts
 from ocaffe.fit.training import NotBegun, Progress
 from ocaffe.parallel.world import ALONE
 from ocaffe.shown import say
@@ -26,7 +27,7 @@ from ocaffe.zoo.project import TUNING_EPOCHS, Project, discard
 
 NAME = "fit"
 PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
-TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks())}
+TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks(), Texts())}
 
 
 def main(argv: Sequence[str]) -> int:
