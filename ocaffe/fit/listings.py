@@ -51,8 +51,9 @@ def _table(source: str) -> tuple[list[str], list[str], list[list[str]], list[int
     if column is None and head is None and len(rows) > 1 and (column := _file_column(rows[1].cells)) is not None:
         head, rows = rows[0], rows[1:]
     if column is None:
-        cells = ", ".join(f"'{cell}'" for cell in rows[0].cells[:5])
-        raise Error(f"no cell names an image file: {cells}", place=Place(source, rows[0].line), fix="let one column have the files, such as images/1.jpg")
+        row = rows[min(1, len(rows) - 1)]  # the first one may be a header
+        cells = ", ".join(f"'{cell}'" for cell in row.cells[:5])
+        raise Error(f"no cell names an image file: {cells}", place=Place(source, row.line), fix="let one column have the files, such as images/1.jpg")
     for row in rows:
         if len(row.cells) != len(rows[0].cells):
             fact = f"the row has {len(row.cells)} columns, and line {rows[0].line} has {len(rows[0].cells)}"
