@@ -5,29 +5,30 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ocaffe.cl.device import select_device
+from ocaffe.cl.device import Device, select_device
 from ocaffe.cli.flags import Parser, device_flags, max_slowdown, slowdown_flag
 from ocaffe.cli.new import choices_of, project_flags
 from ocaffe.cli.planning import sentence_about_less
 from ocaffe.cli.train import train, train_options
 from ocaffe.errors import Error
 from ocaffe.fit.boxes import Boxes
-from ocaffe.fit.classes import EPOCHS, NET, SIDES, Classes
+from ocaffe.fit.classes import Classes
 from ocaffe.fit.files import BEST, LOG, keep_best, unfinished
+from ocaffe.fit.head import START
 from ocaffe.fit.masks import Masks
 from ocaffe.fit.report import announce, report
 from ocaffe.fit.see import CLASSES, see
+from ocaffe.fit.start import EPOCHS, NET, PUBLIC, PUBLIC_SIDE, SIDES, TUNING_EPOCHS
 from ocaffe.fit.task import Task, Wanted
-from ocaffe.fit.text import Texts
 from ocaffe.fit.training import NotBegun, Progress
 from ocaffe.parallel.world import ALONE
 from ocaffe.shown import say
 from ocaffe.support import log
-from ocaffe.zoo.project import TUNING_EPOCHS, Project, discard
+from ocaffe.zoo.project import Project, discard
 
 NAME = "fit"
 PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
-TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks(), Texts())}
+TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks())}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -41,28 +42,40 @@ def main(argv: Sequence[str]) -> int:
     started = time.monotonic()
     log.quiet()
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    fields = {"size": options.size, "epochs": options.epochs, "patience": options.patience}
+    fields = {"size": options.size, "epochs": options.epochs, "patience": options.patience, "freeze": options.freeze}
     choices = choices_of(options, trained=BEST, solver=f"random_seed: {options.seed}", **fields)
     seen = see(options.data, options.task)
     task = TASKS[seen.task]
     if seen.task != CLASSES:
         say(f"data      {seen.task}: {seen.why}", flush=True)
+    if options.freeze and seen.task != CLASSES:
+        raise Error(f"--freeze is given, and the data are {seen.task}", place=f"ocaffe {NAME}", fix="leave it out: it is for images with one class each")
     wanted = Wanted(options.data, seen, options.out, options.net, choices, device.target, unfinished(options.out))
     project = task.project(wanted)
     announce(project, device.info.name)
     if slowdown is None and (less := sentence_about_less(project.path("solver.prototxt"), project.bytes, device.target)):
         say(f"memory    {less}")
-    device.close()
     try:
+        _prepare(task, project, device)
         ended = _train(project, Progress(project, task.score), options, wanted.again)
     except NotBegun as problem:
         if not wanted.again:
-            discard(project, LOG)
+            discard(project, LOG, START)
         raise problem.error from None
     best = keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
     report(project, task, task.test(project, best, device), time.monotonic() - started, ended, options.max_slowdown)
     return 0
+
+
+def _prepare(task: Task, project: Project, device: Device) -> None:
+    try:
+        if done := task.prepare(project, device):
+            say(f"phase 1   {done}", flush=True)
+    except Error as problem:
+        raise NotBegun(problem) from problem
+    finally:
+        device.close()
 
 
 def _parser() -> Parser:
@@ -71,8 +84,11 @@ def _parser() -> Parser:
                                                     "or a data set with boxes (VOC, COCO, YOLO, LabelMe)")  # fmt: skip
     parser.flag("out", "", "folder for all files; required")
     parser.flag("task", "", "what the data are, if it is not clear", choices=tuple(TASKS))
-    parser.flag("net", "", f"a net of `ocaffe zoo`, or a deploy.prototxt; default: {NET} for classes, otherwise by the device")
-    project_flags(parser, f"as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}", f"{EPOCHS}, with --weights {TUNING_EPOCHS}")
+    parser.flag("net", "", f"a net of `ocaffe zoo`, or a deploy.prototxt; default: for classes {PUBLIC} if its public weights are installed and the images "
+                f"are photos, else {NET}; otherwise by the device")  # fmt: skip
+    sizes = f"as published; of {NET} {SIDES[0]} for small images, else {SIDES[1]}; of {PUBLIC} {PUBLIC_SIDE} on a CPU"
+    project_flags(parser, sizes, f"{EPOCHS}, from weights {TUNING_EPOCHS}", "; of classes 'none' is for no public weights")
+    parser.flag("freeze", "", "of classes: keep the weights of all layers up to this one, such as 'pool'")
     parser.flag("patience", PATIENCE, "stop after so many tests without a better accuracy")
     parser.flag("seed", 1, "seed of the division, the fillers and the random changes")
     slowdown_flag(parser)

@@ -73,14 +73,14 @@ def _parser() -> Parser:
     return parser
 
 
-def project_flags(parser: Parser, size: str, epochs: str) -> None:
-    """Add the flags of `choices_of`. `size`, `epochs`: their defaults, for people."""
+def project_flags(parser: Parser, size: str, epochs: str, weights: str = "") -> None:
+    """Add the flags of `choices_of`. `size`, `epochs`: their defaults, for people. `weights`: more about --weights."""
     parser.flag("val", "", "the images for testing, if they are not in a part of the data")
     parser.flag("test", SHARE, "share of each class for testing, if the data have no part for it")
     parser.flag("classes", 0, "number of classes, if the data do not say it")
     parser.flag("size", 0, f"height and width of the net's images in pixels; default: {size}")
     parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
-    parser.flag("weights", "", "begin from these weights, with a lower rate")
+    parser.flag("weights", "", f"begin from these weights, with a lower rate{weights}")
     parser.flag("iterations", 0, "iterations of the training")
     parser.flag("epochs", 0, f"or passes over the images; default: {epochs}")
     parser.flag("augment", "net", "random changes of the images: 'none', or fields of transform_param such as 'mirror: true'; 'net': those of the net")

@@ -1,6 +1,7 @@
 """The task of images with one class each: a small residual net, scored by the share of right images."""
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,17 +11,17 @@ from ocaffe.cl.device import Device
 from ocaffe.evaluation.confusion import Confusion
 from ocaffe.evaluation.picture import confusion_png
 from ocaffe.evaluation.scores import evaluate
+from ocaffe.fit.head import START, train_head
 from ocaffe.fit.see import CLASSES
+from ocaffe.fit.start import NET, NONE, begin_of, mirrored
 from ocaffe.fit.task import Result, Task, Wanted
 from ocaffe.formats.text import parse
-from ocaffe.zoo.images import Images, find_images, typical_side
+from ocaffe.zoo.images import find_images
 from ocaffe.zoo.project import Project, begin, write_project
+from ocaffe.zoo.templates import template
 from ocaffe.zoo.unreadable import Check
 from ocaffe.zoo.weights import check_weights
 
-NET = "resnet20"  # a small residual net, for images of any size
-SIDES = (32, 64)  # of its images: the smaller one for images up to 48 pixels, the larger one for others
-EPOCHS = 20  # from fillers
 PICTURE = "confusion.png"
 
 
@@ -31,26 +32,25 @@ class Classes(Task):
     score = "accuracy"
 
     def project(self, wanted: Wanted) -> Project:
-        choices, net = wanted.choices, wanted.net or NET
-        begin(net, wanted.out, wanted.again)  # its errors, and those of the weights, come before the images are decoded
-        check_weights(choices.weights)
+        choices = wanted.choices
+        given = begin(wanted.net or NET, wanted.out, wanted.again)  # its errors, and those of the weights, come before the images are decoded
+        check_weights("" if choices.weights == NONE else choices.weights)
         check = Check(parse(choices.transform, proto.TransformationParameter, "--transform").max_image_pixels)
         images = find_images(wanted.data, wanted.out, choices.val, choices.share, choices.seed, check)
-        epochs = choices.epochs or (0 if choices.weights else EPOCHS)
-        filled = replace(choices, size=choices.size or side_of(net, images), epochs=epochs)
-        return write_project(net, images, wanted.out, filled, wanted.target, wanted.again)
+        net, choices, notes = begin_of(wanted.net, choices, images, wanted.target)
+        if choices.augment is None:
+            augment, note = mirrored((given if net == wanted.net else template(net)).augment, images.classes)
+            choices, notes = replace(choices, augment=augment), (*notes, *filter(None, [note]))
+        made = write_project(net, images, wanted.out, choices, wanted.target, wanted.again)
+        return replace(made, notes=(*made.notes, *notes))
+
+    def prepare(self, project: Project, device: Device) -> str:
+        return train_head(project, device) if project.begins and not os.path.exists(project.path(START)) else ""
 
     def test(self, project: Project, weights: str, device: Device) -> Result:
         images = project.images
         confusion = evaluate(project.path("train_val.prototxt"), weights, project.accuracy, device, images=images.test.images)
         return _Classified(confusion, images.classes or [str(number) for number in range(project.classes)])
-
-
-def side_of(net: str, images: Images) -> int:
-    """Return the side of the net's images; 0: as published."""
-    if net != NET or images.stored:
-        return 0
-    return SIDES[typical_side(images) > sum(SIDES) // 2]
 
 
 class _Classified(Result):

@@ -69,6 +69,10 @@ class Task(ABC):
     def project(self, wanted: Wanted) -> Project:
         """Find the data, and write the files of the training. Raise Error, and then write nothing."""
 
+    def prepare(self, project: Project, device: Device) -> str:
+        """Do what precedes the training and needs the device. Return a line about it for the user, '' if there is nothing to do. Raise Error."""
+        return ""
+
     @abstractmethod
     def test(self, project: Project, weights: str, device: Device) -> Result:
         """Return the result of the weights on the images for testing."""

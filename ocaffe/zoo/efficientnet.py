@@ -27,6 +27,7 @@ from ocaffe.zoo.templates import graph_of, upgraded
 from ocaffe.zoo.weights import WEIGHTS
 
 VERSION = "1"  # of the conversion: another one makes new entries in the cache
+SUFFIX = ".pth"
 TOLERANCE = 0.01  # of the verified outputs, which are between -3 and 10; devices differ by less than 0.0001
 PARTS = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1"), "fc": ("_fc", "")}  # layer: convolution and norm of the package
 IN_UNIT = {"expand": ("_expand_conv", "_bn0"), "depthwise": ("_depthwise_conv", "_bn1"), "project": ("_project_conv", "_bn2")}
@@ -68,6 +69,17 @@ def installed(net: str) -> str:
         return ""
     paths = (os.path.join(folder, package.file) for folder in (found.submodule_search_locations or () if found else ()))
     return next((path for path in paths if os.path.isfile(path)), "")
+
+
+def is_of_package(net: str, path: str) -> bool:
+    """Return whether `path` is a file of a package, which `caffemodel` reads."""
+    return net in PACKAGES and path.endswith(SUFFIX)
+
+
+def credit(net: str, path: str) -> str:
+    """Return the source and the licence of weights of a package, '' for other files."""
+    given = WEIGHTS[net] if is_of_package(net, path) else None
+    return f"public weights of {given.package}, trained on ImageNet ({given.licence}, {given.page})" if given else ""
 
 
 def caffemodel(net: str, path: str, device: Device | None = None) -> bytes:

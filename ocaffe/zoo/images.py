@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 from typing import NamedTuple
 
@@ -30,7 +30,8 @@ from ocaffe.zoo.unreadable import Check
 ACCEPTED = "class folders, folders train and val of class folders, a table (.csv), a list (.txt), or a folder with train_lmdb and val_lmdb"
 LIST = ".txt"
 UNREADABLE = "unreadable.txt"  # the file that names the images that were left out
-LOOKED_AT = 50  # images, for their usual size
+LOOKED_AT = 50  # images, for their usual size and colors
+GRAY = ("1", "L", "LA", "I", "I;16", "F")  # Pillow's modes
 
 
 class Part(NamedTuple):
@@ -217,13 +218,25 @@ def typical_side(images: Images) -> int:
     """Return the median of the shorter sides of some images, in pixels; 0 if none can be read. Of databases it is that of the first record."""
     if images.backend is not None:
         return min(images.stored[1:]) if images.stored else 0
+    sides = [min(width, height) for width, height, _ in _looks(images)]
+    return int(np.median(sides)) if sides else 0
+
+
+def is_color(images: Images) -> bool:
+    """Return whether most of some image files have colors. Of databases it is what the first record says, False for encoded ones."""
+    if images.backend is not None:
+        return images.stored is not None and images.stored[0] == 3
+    colors = [mode not in GRAY for _, _, mode in _looks(images)]
+    return sum(colors) * 2 > len(colors)
+
+
+def _looks(images: Images) -> Iterator[tuple[int, int, str]]:
+    """Yield width, height and Pillow's mode of some image files. Those that cannot be read are left out."""
     lines = images.files[images.train.source].splitlines()
-    sides = []
     for line in lines[:: max(1, len(lines) // LOOKED_AT)]:
         path = os.path.join(os.fsencode(images.train.root), line.rsplit(b" ", 1)[0])
         with contextlib.suppress(Error), open_pillow(read_file(os.fsdecode(path))) as image:
-            sides.append(min(image.size))
-    return int(np.median(sides)) if sides else 0
+            yield (*image.size, image.mode)
 
 
 def largest_label(images: Images) -> int:

@@ -14,17 +14,20 @@ from ocaffe import proto
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.text import parse
 from ocaffe.graph.options import NetOptions
+from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.shown import code_span, command, markdown, path_word
 from ocaffe.support.files import check_free, clear_killed, new_entries, read_plain
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
+from ocaffe.zoo.efficientnet import credit
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
 from ocaffe.zoo.generate import HEADER
 from ocaffe.zoo.images import Images, find_images, largest_label
 from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, template, without_data
 from ocaffe.zoo.text import prototxt
+from ocaffe.zoo.tuning import freeze, slow_down
 from ocaffe.zoo.weights import check_weights, transform_of
 
 BATCH = 64  # images, if they fit
@@ -33,6 +36,8 @@ EPOCHS, TUNING_EPOCHS = 30, 10  # from fillers, from weights
 LEAST_ITERATIONS = 200
 TESTS = 20  # at most this number in a training
 TUNING = 0.1  # factor of the rate for layers with given weights; the new layers keep theirs
+# Factor of the rate after a phase in which the new layer has learned alone, and the highest one. With 0.002 every second training of a small set diverged.
+STARTED, STARTED_MOST = 0.06, 0.001
 WHOLE = 64  # pixels: smaller samples are the whole image, larger ones a crop
 MARGIN = 8 / 7  # image to crop, as 256 to 224
 FIRST = ("net", "weights", "test_iter", "test_interval", "base_lr", "lr_policy", "power")  # in the solver
@@ -46,16 +51,17 @@ class Choices:
     `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
     `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `batch_norm`: add BatchNorm to a segmentation net.
-    `width`: of the images of a net that reads text, in pixels. `thin`: divide its channels by this number, for a smaller net.
+    `thin`: divide its channels by this number, for a smaller net.
     `solver`: more fields of the solver.
     `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
+    `start`: a file in the folder that the caller writes, from `weights`, with a first state of all layers: training begins from it, and layers learn
+    slower the larger their blobs are. `freeze`: the layer up to which all stay as they are.
     `trained`: the weights that README.md names, a file in the folder; by default the last snapshot.
     `share` of the images is for testing if they have no part for it; `seed` decides which.
     """
 
     classes: int = 0
     size: int = 0
-    width: int = 0
     batch: int = 0
     weights: str = ""
     iterations: int = 0
@@ -67,6 +73,8 @@ class Choices:
     thin: int = 1
     solver: str = ""
     patience: int = 0
+    start: str = ""
+    freeze: str = ""
     trained: str = ""
     val: str = ""
     share: float = SHARE
@@ -87,6 +95,7 @@ class Project:
     accuracy: str  # the output of the TEST net with the share of right images
     bytes: int
     notes: tuple[str, ...]  # for the user
+    begins: str = ""  # the weights from which the caller makes the file `Choices.start`
 
     def path(self, name: str) -> str:
         """Return the path of the file `name` of the project, such as "solver.prototxt"."""
@@ -131,8 +140,14 @@ def write_project(
     check_weights(choices.weights)
     classes = _classes(images, choices.classes)
     shape = _shape(given, images, choices.size)
-    made = adapted(given, classes, shape, 1 / TUNING if choices.weights else 1)
+    made = adapted(given, classes, shape, 1 / TUNING if choices.weights and not choices.start else 1)
     writer = _Writer(given, made, images, choices, classes, shape, out)
+    if choices.freeze or choices.start:
+        graph = training_graph(writer, 1)
+        if choices.start:
+            slow_down(made.body, graph)
+        if choices.freeze:
+            freeze(made.body, graph, choices.freeze)
     batch, size, notes = fitting_batch(partial(training_bytes, writer), choices.batch, min(BATCH, images.train.images), target)
     solver = writer.solver(batch)
     texts = {
@@ -142,6 +157,7 @@ def write_project(
     }
     project = Project(
         out, writer.name, images, classes, shape, batch, solver.max_iter, made.accuracy, size, (*images.notes, *made.changes, *notes, *_means(given, choices)),
+        choices.weights if choices.start else "",
     )  # fmt: skip
     texts["README.md"] = "\n".join(_readme(project, writer, solver)) + "\n"
     files = {**images.files, **{project.path(name): text.encode("utf-8", "surrogateescape") for name, text in texts.items()}}
@@ -251,7 +267,9 @@ class _Writer:
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, epochs * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
-        rate = published.base_lr * batch / self.given.batch * (TUNING if self.choices.weights else 1)
+        rate = published.base_lr * batch / self.given.batch * (TUNING if self.choices.weights and not self.choices.start else 1)
+        if self.choices.start:
+            rate = min(rate * STARTED, STARTED_MOST)
         solver = proto.SolverParameter(
             net=os.path.join(self.out, FILES[0]), test_iter=[math.ceil(self.images.test.images / self.test_batch(batch))], test_interval=interval,
             base_lr=float(f"{rate:.2g}"), lr_policy="poly", power=1, momentum=published.momentum, weight_decay=published.weight_decay,
@@ -259,7 +277,9 @@ class _Writer:
             snapshot_prefix=os.path.join(self.out, self.name),
         )  # fmt: skip
         if self.choices.weights:
-            solver.weights.append(self.choices.weights)
+            solver.weights.append(os.path.join(self.out, self.choices.start) if self.choices.start else self.choices.weights)
+        if self.choices.start and iterations > epoch:
+            solver.warmup_iter = epoch
         complete_solver(solver, self.choices, self.made.accuracy)
         return solver
 
@@ -270,7 +290,8 @@ class _Writer:
         remarks = {
             "test_iter": f"{solver.test_iter[0]} batches of {test_batch} are the {count} images for testing{f', and {twice} of them again' if twice else ''}",
             "base_lr": f"the published {self.given.solver.base_lr:g} is for updates of {self.given.batch} images, this one for {batch}"
-            + ("; a tenth of it, because training begins from weights" if self.choices.weights else ""),
+            + (f"; times {STARTED:g}, at most {STARTED_MOST:g}, because all layers have learned" if self.choices.start else
+               "; a tenth of it, because training begins from weights" if self.choices.weights else ""),
             "lr_policy": "base_lr * (1 - iteration / max_iter)" if solver.lr_policy == "poly" and solver.power == 1 else "",
             "max_iter": f"{solver.max_iter * batch / self.images.train.images:.1f} times over the {self.images.train.images} images for training",
         }
@@ -325,16 +346,20 @@ def fitting_batch(planned: Callable[[int, Target], int], given: int, most: int, 
 
 def training_bytes(writer: _Writer, batch: int, target: Target) -> int:
     """Return the planned bytes of a training, without the TEST net. Raise Error if the net does not fit the size of the images."""
+    return planned_bytes(training_graph(writer, batch), NetOptions(), target, writer.solver(batch))
+
+
+def training_graph(writer: _Writer, batch: int) -> Graph:
+    """Return the graph of the TRAIN net. Raise Error if the net does not fit the size of the images."""
     shape = writer.shape
     message = without_data(writer.train_val(batch), shape, batch)
     try:
-        graph = graph_of(message, proto.TRAIN)
+        return graph_of(message, proto.TRAIN)
     except Error as problem:
         if shape == writer.given.shape:
             raise
         fact = f"{writer.given.name} does not fit images of {shape_text(shape)}: {problem.fact}"
         raise Error(fact, layer=problem.layer, fix=f"give another --size; the net was published for {shape_text(writer.given.shape)}") from None
-    return planned_bytes(graph, NetOptions(), target, writer.solver(batch))
 
 
 def words_of(project: Project) -> tuple[str, str, str]:
@@ -393,7 +418,7 @@ def _readme(project: Project, writer: _Writer, solver: Any) -> Iterator[str]:
         ("random changes of the images", " ".join(prototxt(writer.augment).split()) or "none"),
     ]
     if writer.choices.weights:
-        rows.append(("begins from", code_span(writer.choices.weights)))
+        rows.append(("begins from", credit(writer.given.name, writer.choices.weights) or code_span(writer.choices.weights)))
     yield from readme_table(rows)
     if writer.augment.mirror is False:
         yield ""
