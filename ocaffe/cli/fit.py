@@ -20,6 +20,7 @@ from ocaffe.fit.report import announce, report
 from ocaffe.fit.see import CLASSES, see
 from ocaffe.fit.start import EPOCHS, NET, PUBLIC, PUBLIC_SIDE, SIDES, TUNING_EPOCHS
 from ocaffe.fit.task import Task, Wanted
+from ocaffe.fit.text import Texts
 from ocaffe.fit.training import NotBegun, Progress
 from ocaffe.parallel.world import ALONE
 from ocaffe.shown import say
@@ -28,7 +29,7 @@ from ocaffe.zoo.project import Project, discard
 
 NAME = "fit"
 PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
-TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks())}
+TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks(), Texts())}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from ocaffe.api.net import Net
 from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
+from ocaffe.support.drawable import drawable
 
 # layers of detections: their parameters, and the number of classes that num_classes does not count. Label 0 is the background in all of them
 DETECTED = {"DetectionOutput": ("detection_output_param", 0), "YoloDetectionOutput": ("yolo_detection_output_param", 1),
@@ -94,14 +95,21 @@ class Regions(Answers):
 class Text(Answers):
     """The characters of the image. The output is CTCGreedyDecoder's, N x steps x 1 x 1, with -1 after the end."""
 
-    drawn = False
-
     def of(self, output: np.ndarray, image: int) -> dict[str, Any]:
         found = [int(label) for label in output[image].ravel() if label >= 0]
         return {"text": "".join(self.labels[label] for label in found) if self.labels else " ".join(map(str, found))}
 
     def lines(self, record: dict[str, Any]) -> Iterator[str]:
         yield record["text"] or "no text"
+
+    def draw(self, picture: Image.Image, output: np.ndarray, image: int) -> Image.Image:
+        """Return the image with the text below it."""
+        text, font = drawable(self.of(output, image)["text"]), ImageFont.load_default(max(12, picture.height // 2))
+        _, _, wide, high = ImageDraw.Draw(picture).textbbox((0, 0), text, font=font)
+        made = Image.new("RGB", (max(picture.width, round(wide) + 4), picture.height + round(high) + 6), "white")
+        made.paste(picture)
+        ImageDraw.Draw(made).text((2, picture.height + 2), text, "black", font)
+        return made
 
 
 def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: float) -> Answers:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import glob
 import os
 import re
@@ -12,24 +13,31 @@ from google.protobuf.message import DecodeError
 
 from ocaffe import proto
 from ocaffe.data.databases.database import Reader, open_database
-from ocaffe.data.stores.folder import is_image_name, split_of
+from ocaffe.data.stores.file_store import is_number
+from ocaffe.data.stores.folder import TRAINING, is_image_name, split_of
 from ocaffe.data.stores.label_names import is_database
 from ocaffe.data.stores.labels_txt import LABELS
+from ocaffe.data.stores.table import SUFFIX
 from ocaffe.errors import Error
+from ocaffe.fit.listings import divided, only_file
 from ocaffe.fit.mask_folders import mask_folders
 from ocaffe.formats.nearby import elsewhere
 from ocaffe.support.files import open_plain
 from ocaffe.support.here import here
 from ocaffe.zoo.images import backend_of
 
-CLASSES, BOXES, MASKS = TASKS = ("classes", "boxes", "masks")
+CLASSES, BOXES, MASKS, TEXT = TASKS = ("classes", "boxes", "masks", "text")
 MADE = "made"  # the form that `ocaffe dataset` writes: it needs no conversion
 ACCEPTED = {
     CLASSES: "class folders, a table, a list, or databases (docs/data.md)",
     BOXES: "data of VOC, COCO, YOLO or LabelMe, or a folder of `ocaffe dataset voc` (docs/detection-data.md)",
+    TEXT: "a list or table with an image file and its text in each line, or a folder of `ocaffe dataset text` (docs/ocr.md)",
     MASKS: "folders `images` and `masks` with files of the same names, or a folder of `ocaffe dataset masks` (docs/segmentation.md)",
 }
+LISTED = {TEXT: "texts"}  # tasks of lists and tables, whose files need not look like one of them, and their forms
 _HEAD = 1 << 16  # bytes of a file that are looked at
+_HEADERS = {"text", "texts", "transcription", "words"}  # names of a column
+_FEW = 20  # lines: of so few, classes can differ in most
 _BOX_LINE = re.compile(r"\d+( +-?[\d.eE+-]+){4,}")
 
 
@@ -56,6 +64,8 @@ def see(data: str, task: str = "") -> Seen:
         mine = [seen for seen in found if seen.task == task]
         if mine or task == CLASSES:
             return mine[0] if mine else Seen(CLASSES, "", "")
+        if task in LISTED and (os.path.isfile(data) or only_file(data)):
+            return Seen(task, LISTED[task], f"--task {task}")
         other = f"can be {'; '.join(f'{seen.task} ({seen.why})' for seen in found)}" if found else "has none of their forms"
         raise Error(f"--task is {task}, and {data} {other}", fix=f"give {ACCEPTED[task]}" + (f", or --task {tasks[0]}" if tasks else ""))
     if len(tasks) > 1:
@@ -121,7 +131,41 @@ def _masks(data: str) -> Iterator[Seen]:
         yield Seen(MASKS, "folders", f"{found.images} has images, and {found.masks} masks of the same names")
 
 
-_LOOKS: tuple[Callable[[str], Iterator[Seen]], ...] = (_databases, _voc, _json, _yolo, _masks)
+def _texts(data: str) -> Iterator[Seen]:
+    """Lists with texts, and tables whose header says so. Lists of numbers with a labels.txt, as `ocaffe dataset text` writes them."""
+    if os.path.isdir(data):
+        lists = [os.path.join(data, name) for name in _names(data) if os.path.splitext(name)[0] in TRAINING and name.endswith((".txt", SUFFIX))]
+        tables = [only_file(data)] if only_file(data) else []
+    else:
+        lists, tables = [data], []
+    for path in [*lists, *tables]:
+        text = _head(path)
+        lines = [line.strip() for line in text.split("\n")[: None if len(text) < _HEAD else -1] if line.strip()]
+        if path.lower().endswith(SUFFIX):
+            if lines and len(cells := re.split(r"[,;\t]", lines[0].lower())) == 2 and {cell.strip(' "') for cell in cells} & _HEADERS:
+                yield Seen(TEXT, "texts", f"the header of {path} is '{lines[0]}'")
+                continue
+            lines = [" ".join(cells) for line in lines if len(cells := next(csv.reader([line.replace(";", ",")]), [])) == 2]
+        found = [each for each in map(divided, lines) if each]
+        if not found or len(found) < len(lines) / 2 or is_image_name(found[0][1]):
+            continue
+        words = [each[1].split() for each in found]
+        numbers = len(words[0]) > 1 and all(all(map(is_number, each)) for each in words)
+        if numbers and os.path.exists(os.path.join(os.path.dirname(path), LABELS)):
+            yield Seen(TEXT, MADE, f"{path} has the numbers of several characters for each image, and {LABELS} lies beside it")
+            continue
+        several = len({each[1] for each in found})
+        if several * 2 <= len(found):
+            continue
+        named = not all(len(each) == 1 and is_number(each[0]) for each in words)
+        if named and not path.lower().endswith(SUFFIX):
+            yield Seen(TEXT, "texts", f"{path} has a text for each image, such as '{found[0][1][:40]}'")
+        elif len(found) >= _FEW:
+            yield Seen(CLASSES, "", f"{path} has a label for each image")
+            yield Seen(TEXT, "texts", f"{several} of the {len(found)} labels at its begin differ, such as '{found[0][1][:40]}'")
+
+
+_LOOKS: tuple[Callable[[str], Iterator[Seen]], ...] = (_databases, _voc, _json, _yolo, _masks, _texts)
 
 
 def _names(folder: str) -> list[str]:

@@ -25,11 +25,12 @@ RARE = 0.5  # a batch without boxes is reported if it is more probable than this
 
 # layers that read labels: the field with the number of classes, and whether the background is one of them
 CLASSES = {
-    "MultiBoxLoss": ("num_classes", True), "DetectionEvaluate": ("num_classes", True), "RegionLoss": ("num_class", False), "Yolov3": ("num_class", False),
+    "MultiBoxLoss": ("num_classes", True), "AlignedBoxLoss": ("num_classes", True), "DetectionEvaluate": ("num_classes", True),
+    "RegionLoss": ("num_class", False), "Yolov3": ("num_class", False),
     "RoIData": ("num_classes", True), "ProposalTarget": ("num_classes", True),
 }  # fmt: skip
 AGNOSTIC = 2  # num_classes of a ProposalTarget whose boxes are the same for all classes (R-FCN)
-LOSSES = ("MultiBoxLoss", "RegionLoss", "Yolov3")
+LOSSES = ("MultiBoxLoss", "AlignedBoxLoss", "RegionLoss", "Yolov3")
 
 
 class Fault(NamedTuple):
@@ -247,7 +248,8 @@ def _range(names: dict[int, set[str]]) -> str:
 
 def _counted(read: Read, rows: np.ndarray) -> np.ndarray:
     """Return the boxes that a reader counts: without the difficult ones if none counts them."""
-    own, fields = read.layer.annotated_data_param, {"MultiBoxLoss": "use_difficult_gt", "DetectionEvaluate": "evaluate_difficult_gt"}
+    own = read.layer.annotated_data_param
+    fields = {"MultiBoxLoss": "use_difficult_gt", "AlignedBoxLoss": "use_difficult_gt", "DetectionEvaluate": "evaluate_difficult_gt"}
     if read.layer.type == "RoIData" and read.view.train:
         return rows if settings_of(read.layer).get("use_diff", False) else rows[rows[:, DIFFICULT] == 0]
     given = [getattr(own_param(reader), fields[reader.type]) for reader in read.readers if reader.type in fields]

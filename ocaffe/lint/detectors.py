@@ -7,7 +7,8 @@ from typing import Any
 from ocaffe.layers.base import param_field
 from ocaffe.lint.rules import Finding, Job, View, job_rule, net_rule, own_param
 
-# fields of MultiBoxLoss, each with the field of other layers that must have the same value
+LOSSES = ("MultiBoxLoss", "AlignedBoxLoss")
+# fields of a loss, each with the field of other layers that must have the same value
 SAME = {
     "num_classes": {"DetectionOutput": "num_classes", "DetectionEvaluate": "num_classes"},
     "background_label_id": {"DetectionOutput": "background_label_id", "DetectionEvaluate": "background_label_id"},
@@ -23,15 +24,17 @@ PROBABILITIES = {"Softmax": "SOFTMAX", "Sigmoid": "LOGISTIC"}  # layer: the conf
 def detector_settings_differ(job: Job) -> Iterator[Finding]:
     """A number of classes, a background, a code of boxes or variances that differ between the loss, the detections and their test."""
     found = [(view, layer) for view in job.views for layer in view.layers]
-    losses = [layer for _, layer in found if layer.type == "MultiBoxLoss"]
+    losses = [layer for _, layer in found if layer.type in LOSSES]
     if len({layer.name for layer in losses}) == 1:  # with several losses the others cannot be assigned
         for field, others in SAME.items():
+            if field not in own_param(losses[0]).DESCRIPTOR.fields_by_name:
+                continue
             wanted = _value(losses[0], field)
             for view, layer in found:
                 other = others.get(layer.type)
                 agnostic = field == "num_classes" and losses[0].multibox_loss_param.map_object_to_agnostic
                 if other is not None and not agnostic and _value(layer, other) != wanted:
-                    fact = f"{other} is {_value(layer, other)}, and {field} of '{losses[0].name}' (MultiBoxLoss) is {wanted}"
+                    fact = f"{other} is {_value(layer, other)}, and {field} of '{losses[0].name}' ({losses[0].type}) is {wanted}"
                     path = f"{param_field(layer.type)}.{other}"
                     yield view.finding("detector-settings-differ", layer, fact, f"{other}: {wanted} here, or set both to the same other value", path)
     first: dict[str, Any] = {}
@@ -54,13 +57,13 @@ def _value(layer: Any, field: str) -> str:
 
 @net_rule
 def detector_scores(view: View) -> Iterator[Finding]:
-    """Confidences with a Softmax before MultiBoxLoss, which includes it, or without one before DetectionOutput, or over another number of classes."""
+    """Confidences with a Softmax before a loss that includes it, or without one before DetectionOutput, or over another number of classes."""
     for index, layer in enumerate(view.layers):
-        if layer.type not in ("MultiBoxLoss", "DetectionOutput"):
+        if layer.type not in (*LOSSES, "DetectionOutput"):
             continue
         before = list(_before(view, index))
         own = [each for each in before if each.type in PROBABILITIES]
-        if layer.type == "MultiBoxLoss" and own:
+        if layer.type in LOSSES and own:
             fact = f"its confidences come from '{own[0].name}' ({own[0].type}), which this loss contains already"
             yield view.finding("detector-scores", layer, fact, f'set the second bottom: "{own[0].bottom[0]}", with one row for each image', "bottom[1]")
         elif layer.type == "DetectionOutput" and before and not own and before[-1].type in ("Concat", "Convolution"):

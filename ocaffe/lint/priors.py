@@ -17,7 +17,8 @@ from ocaffe.layers.prior_box import PriorBox
 from ocaffe.layers.roi_data import RoIData
 from ocaffe.lint.box_sample import CORNERS, sample_of
 from ocaffe.lint.boxes import EDGE
-from ocaffe.lint.rules import Finding, Job, View, job_rule, net_rule
+from ocaffe.lint.detectors import LOSSES
+from ocaffe.lint.rules import Finding, Job, View, job_rule, net_rule, own_param
 
 UNMATCHED = 0.6  # share of the objects; mobilenet_ssd leaves a third of the digits of `ocaffe dataset shapes`
 OBJECTS = 500  # that are compared with priors
@@ -51,7 +52,7 @@ class Map(NamedTuple):
 
 
 def _heads(view: View, index: int) -> list[Head]:
-    """Return the heads of layer number `index`, a MultiBoxLoss or DetectionOutput. Return [] if its bottoms are not made of the same number of parts."""
+    """Return the heads of layer number `index`, a loss or DetectionOutput. Return [] if its bottoms are not made of the same number of parts."""
     parts = [_parts(view, view.reads[index][bottom]) for bottom in range(3)] if len(view.reads[index]) > 2 else [[]]
     return [Head(*three) for three in zip(*parts)] if len(set(map(len, parts))) == 1 else []
 
@@ -78,15 +79,16 @@ def _origin(view: View, value: tuple[int, int] | None) -> tuple[Any, int]:
 def predictions_per_cell(view: View) -> Iterator[Finding]:
     """A layer of locations or confidences whose num_output is not the number of priors of a cell times 4, or times the number of classes."""
     for index, layer in enumerate(view.layers):
-        if layer.type not in ("MultiBoxLoss", "DetectionOutput"):
+        if layer.type not in (*LOSSES, "DetectionOutput"):
             continue
-        own = layer.multibox_loss_param if layer.type == "MultiBoxLoss" else layer.detection_output_param
+        own = own_param(layer)
         for head in _heads(view, index):
             if head.prior is None or head.prior.type not in TYPES:
                 continue
             place = Place.of(view.net.source_file, head.prior.source_line)
             boxes = len(PriorBox(head.prior, view.phase, place).sides())
-            each = ((head.loc, 4 if own.share_location else 4 * own.num_classes, "coordinates"), (head.conf, own.num_classes, "classes"))
+            shared = layer.type == "AlignedBoxLoss" or own.share_location
+            each = ((head.loc, 4 if shared else 4 * own.num_classes, "coordinates"), (head.conf, own.num_classes, "classes"))
             for predicted, values, what in each:
                 if predicted is None or predicted.type != "Convolution" or predicted.convolution_param.num_output == boxes * values:
                     continue

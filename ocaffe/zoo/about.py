@@ -151,6 +151,15 @@ ABOUT = {
     "mtcnn_rnet": About(
         "MTCNN: R-Net", MTCNN, f"refines the boxes of P-Net; layers as in the authors' det2; {MTCNN_LOSSES}", "2 classes", _faces(24, "label and box"),
     ),
+    "point_shapes": About(
+        "Point-shapes",
+        "none; a detector without anchors that is small enough to train on a CPU. It is assigned as TOOD is (Feng, Zhong, Gao, Scott, Huang, 2021), its "
+        "backbone is of the kind of CSPNet (Wang and others, 2019)",
+        "blocks of convolutions with batch normalization, a pyramid of three maps, and two branches of predictions on each; Adam, a moving average of the "
+        "weights", "336 boxes; 10 classes and the background",
+        "scenes of digits: `ocaffe dataset shapes scenes --images 5000 --size 128x128`, then `ocaffe dataset voc scenes examples/shapes`",
+        sizes="or other multiples of 32",
+    ),
     "resnet101": About(
         "ResNet-101", RESNET,
         f"3 + 4 + 23 + 3 bottleneck blocks, stride in their first 1 x 1 convolution; layers as in the authors' Caffe net; {FIXED_RATES}", THOUSAND, _imagenet(),

@@ -24,7 +24,7 @@ from ocaffe.shown import code_span, command, markdown, path_word
 from ocaffe.tools.datasets.annotations import read_label_map, shown_names
 from ocaffe.zoo import FOLDER
 from ocaffe.zoo.figures import planned_bytes
-from ocaffe.zoo.heads import Head, SsdHead, Task, YoloHead, renamed
+from ocaffe.zoo.heads import Head, PointHead, SsdHead, Task, YoloHead, renamed
 from ocaffe.zoo.images import Images, Part, backend_of, parts_in
 from ocaffe.zoo.project import (
     FILES,
@@ -47,9 +47,10 @@ from ocaffe.zoo.weights import check_weights
 
 BATCH = 32
 LEAST_ITERATIONS = 500
+WARM = 10  # a warm-up takes at most such a part of the iterations
 TESTS = 10  # at most this number in a training
 SCORE = "detection_eval"  # the output with the mean average precision
-NUMBERED = ("multibox_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
+NUMBERED = ("multibox_loss_param", "aligned_box_loss_param", "detection_output_param", "detection_evaluate_param")  # with num_classes
 UNFIT = {  # choices for classifiers that detectors do not have
     "classes": "the label map decides the classes",
 }  # fmt: skip
@@ -211,8 +212,12 @@ class Detector(ABC):
         made.CopyFrom(self.published)
         for field in ("stepvalue", "stepsize", "gamma", "test_iter"):
             made.ClearField(field)
+        if made.lr_policy != "cosine":
+            made.lr_policy, made.power = "poly", 1
+        if made.warmup_iter:
+            made.warmup_iter = min(made.warmup_iter, iterations // WARM)
         made.net, made.snapshot_prefix = os.path.join(self.out, FILES[0]), os.path.join(self.out, self.net)
-        made.base_lr, made.lr_policy, made.power, made.max_iter, made.iter_size = float(f"{rate:.2g}"), "poly", 1, iterations, self.passes(batch)
+        made.base_lr, made.max_iter, made.iter_size = float(f"{rate:.2g}"), iterations, self.passes(batch)
         made.test_iter.append(self.found.images.test.images // self.test_batch())
         made.test_interval, made.snapshot, made.best_output = interval, interval, SCORE
         made.display = made.average_loss = max(1, interval // 10)
@@ -275,6 +280,13 @@ class Ssd(Boxed):
     unfit = UNFIT_BOXED | {"size": "the sizes of the boxes belong to the size of the image"}
 
 
+class Points(Boxed):
+    """A detector without anchors."""
+
+    head = PointHead
+    unfit = UNFIT_BOXED
+
+
 class Yolo(Boxed):
     """A YOLOv3."""
 
@@ -330,7 +342,8 @@ class Regions(Detector):
         layer.python_param.param_str = with_settings(layer.python_param.param_str, {"source": part.source, **mirrored})
 
 
-KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "Yolov3": Yolo, "RoIData": Regions}  # by a type of layer that only such nets have
+# by a type of layer that only such nets have
+KINDS: Mapping[str, type[Detector]] = {"MultiBoxLoss": Ssd, "AlignedBoxLoss": Points, "Yolov3": Yolo, "RoIData": Regions}
 
 
 def number_classes(layer: Any, classes: int) -> None:

@@ -5,7 +5,7 @@ MobileNet-SSD, so that their weights load by name. `ssd_shapes` is a small net o
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ocaffe.zoo.classifiers import MOBILENET_V1, VGG16, conv_norm
@@ -80,15 +80,12 @@ def predict(net: Net, maps: Sequence[Map], classes: int, kernel: int, sizes: str
         name = f"{given.source}_mbox"
         for kind, outputs in (("loc", 4 * boxes), ("conf", classes * boxes)):
             x = net.conv(f"{name}_{kind}", given.source, outputs, pad=kernel // 2, kernel_size=kernel, stride=1, weight=filler, bias=0)
-            x = net.layer("Permute", f"{name}_{kind}_perm", x, permute_param={"order": [0, 2, 3, 1]})
-            ends[kind].append(net.layer("Flatten", f"{name}_{kind}_flat", x, flatten_param={"axis": 1}))
+            ends[kind].append(by_cell(net, f"{name}_{kind}", x))
         sides = {"min_size": given.smallest} | ({} if given.largest is None else {"max_size": given.largest})
         box: Fields = {**sides, "aspect_ratio": list(given.ratios), "flip": True, "clip": False, "variance": [0.1, 0.1, 0.2, 0.2]}
         step = {} if given.step is None else {"step": given.step}
         ends["priorbox"].append(net.layer("PriorBox", f"{name}_priorbox", [given.source, "data"], prior_box_param={**box, **step, "offset": 0.5}))
-    for kind, axis in (("loc", 1), ("conf", 1), ("priorbox", 2)):
-        net.layer("Concat", f"mbox_{kind}", ends[kind], concat_param={"axis": axis})
-    test: Fields = {} if net.deploy else {"include": {"phase": "TEST"}}
+    join(net, ends)
     if not net.deploy:
         loss: Fields = {
             "loc_loss_type": "SMOOTH_L1", "conf_loss_type": "SOFTMAX", "loc_weight": 1, "num_classes": classes, "share_location": True,
@@ -97,19 +94,41 @@ def predict(net: Net, maps: Sequence[Map], classes: int, kernel: int, sizes: str
         }  # fmt: skip
         net.layer("MultiBoxLoss", "mbox_loss", ["mbox_loc", "mbox_conf", "mbox_priorbox", "label"], include={"phase": "TRAIN"},
                   propagate_down=[True, True, False, False], loss_param={"normalization": "VALID"}, multibox_loss_param=loss)  # fmt: skip
+    test = tested(net)
     x = net.layer("Reshape", "mbox_conf_reshape", "mbox_conf", reshape_param={"shape": {"dim": [0, -1, classes]}}, **test)
     x = net.layer("Softmax", "mbox_conf_softmax", x, softmax_param={"axis": 2}, **test)
-    x = net.layer("Flatten", "mbox_conf_flatten", x, flatten_param={"axis": 1}, **test)
+    detect(net, net.layer("Flatten", "mbox_conf_flatten", x, flatten_param={"axis": 1}, **test), classes, sizes)
+
+
+def by_cell(net: Net, name: str, x: str) -> str:
+    """Add the layers that put the predictions of a cell side by side, one row for each image."""
+    x = net.layer("Permute", f"{name}_perm", x, permute_param={"order": [0, 2, 3, 1]})
+    return net.layer("Flatten", f"{name}_flat", x, flatten_param={"axis": 1})
+
+
+def join(net: Net, ends: Mapping[str, list[str]]) -> None:
+    """Add mbox_loc, mbox_conf and mbox_priorbox: the predictions and priors of all maps."""
+    for kind, axis in (("loc", 1), ("conf", 1), ("priorbox", 2)):
+        net.layer("Concat", f"mbox_{kind}", ends[kind], concat_param={"axis": axis})
+
+
+def tested(net: Net) -> Fields:
+    """Return the field of layers that belong to TEST and to deployment."""
+    return {} if net.deploy else {"include": {"phase": "TEST"}}
+
+
+def detect(net: Net, scores: str, classes: int, sizes: str = "") -> None:
+    """Add the detections from mbox_loc, scores between 0 and 1, and mbox_priorbox, and their comparison with true boxes in TEST."""
     output: Fields = {
         "num_classes": classes, "share_location": True, "background_label_id": 0, "nms_param": {"nms_threshold": NMS, "top_k": LISTED},
         "code_type": "CENTER_SIZE", "keep_top_k": KEPT, "confidence_threshold": LEAST_SCORE,
     }  # fmt: skip
-    x = net.layer("DetectionOutput", "detection_out", ["mbox_loc", x, "mbox_priorbox"], detection_output_param=output, **test)
+    x = net.layer("DetectionOutput", "detection_out", ["mbox_loc", scores, "mbox_priorbox"], detection_output_param=output, **tested(net))
     if not net.deploy:
         evaluate: Fields = {"num_classes": classes, "background_label_id": 0, "overlap_threshold": 0.5, "evaluate_difficult_gt": False}
         if sizes:
             evaluate["name_size_file"] = sizes
-        net.layer("DetectionEvaluate", "detection_eval", [x, "label"], detection_evaluate_param=evaluate, **test)
+        net.layer("DetectionEvaluate", "detection_eval", [x, "label"], detection_evaluate_param=evaluate, **tested(net))
 
 
 HALVED, SHRUNK = {"pad": 1, "stride": 2}, {"pad": 0, "stride": 1}  # half the map; 2 pixels less

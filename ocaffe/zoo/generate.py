@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from ocaffe.zoo import FOLDER, classifiers, detectors, faces, region_detectors, segmenters, text_readers, transformers, yolos
+from ocaffe.zoo import FOLDER, classifiers, detectors, faces, points, region_detectors, segmenters, text_readers, transformers, yolos
 from ocaffe.zoo.net import Net, lines
 
 NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
@@ -43,6 +43,7 @@ NETS: dict[str, tuple[str, Callable[[Net], None]]] = {
     "crnn": ("CRNN", text_readers.crnn),
     "faster_rcnn_zf": ("ZF", region_detectors.faster_rcnn_zf),
     "mobilenet_yolov3_lite": ("MobileNet-YOLO", yolos.mobilenet_yolov3_lite),
+    "point_shapes": ("Point-shapes", points.point_shapes),
     "yolo_shapes": ("YOLO-shapes", yolos.yolo_shapes),
 }
 

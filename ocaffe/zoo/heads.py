@@ -51,15 +51,29 @@ class SsdHead:
             yield f"prior boxes: sizes for these objects; {self.priors.after:.0%} of them overlap one by 0.5, with the published sizes {self.priors.before:.0%}"
 
 
+class PointHead:
+    """The head of a detector without anchors: scores of all classes and the background, for one box of each cell."""
+
+    def __init__(self, task: Task, deploy: Any) -> None:
+        self.new, self.side = task.classes + 1, task.side
+        largest = max(layer.prior_box_param.step for layer in deploy.layer if layer.type == "PriorBox")
+        check_side(task.side, int(largest))
+
+    def adapt(self, message: Any) -> Iterator[str]:
+        for layer in message.layer:
+            if layer.type == "Convolution" and layer.top[0].endswith("_mbox_conf") and outputs_of(layer) != self.new:
+                yield renamed(layer, self.new, self.new)
+        if self.side:
+            resize(message, self.side)
+
+
 class YoloHead:
     """The head of YOLOv3: anchors for the boxes of the training, in pixels of the net's images."""
 
     def __init__(self, task: Task, deploy: Any) -> None:
         output = detections(deploy)
-        self.classes, self.side, cell = task.classes, task.side or image_shape(deploy)[1], max(output.anchors_scale)
-        if self.side % cell:
-            near = max(self.side // cell, 1) * cell
-            raise Error(f"--size is {self.side}, and the net needs multiples of {cell}", place="ocaffe new", fix=f"--size {near} or {near + cell}")
+        self.classes, self.side = task.classes, task.side or image_shape(deploy)[1]
+        check_side(self.side, max(output.anchors_scale))
         self.anchors, _ = anchors_of(task.database, len(output.biases) // 2, self.side, self.side, SEED)
         self.biases = [round(float(side), 1) for side in self.anchors.sides.flat]
 
@@ -72,14 +86,27 @@ class YoloHead:
             if layer.type == "Yolov3":
                 layer.yolov3_param.num_class = self.classes
                 layer.yolov3_param.biases[:] = self.biases
-            for resized in layer.transform_param.resize_param:
-                resized.height = resized.width = self.side
-            if layer.type == "Input":
-                layer.input_param.shape[0].dim[2:] = [self.side, self.side]
+        resize(message, self.side)
         output.num_classes = self.classes
         output.biases[:] = self.biases
         sides = ", ".join(f"{width:g} x {height:g}" for width, height in zip(self.biases[::2], self.biases[1::2]))
         yield f"anchors: {sides} pixels; a box overlaps its anchor by {self.anchors.overlap:.2f} on average"
+
+
+def check_side(side: int, cell: int) -> None:
+    """Raise Error unless the images have whole cells of the coarsest map."""
+    if side % cell:
+        near = max(side // cell, 1) * cell
+        raise Error(f"--size is {side}, and the net needs multiples of {cell}", place="ocaffe new", fix=f"--size {near} or {near + cell}")
+
+
+def resize(message: Any, side: int) -> None:
+    """Give the images of a net this side."""
+    for layer in message.layer:
+        for resized in layer.transform_param.resize_param:
+            resized.height = resized.width = side
+        if layer.type == "Input":
+            layer.input_param.shape[0].dim[2:] = [side, side]
 
 
 def detections(message: Any) -> Any:

@@ -51,7 +51,7 @@ class Choices:
     `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
     `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `batch_norm`: add BatchNorm to a segmentation net.
-    `thin`: divide its channels by this number, for a smaller net.
+    `width`: of the images of a net that reads text, in pixels. `thin`: divide its channels by this number, for a smaller net.
     `solver`: more fields of the solver.
     `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
     `start`: a file in the folder that the caller writes, from `weights`, with a first state of all layers: training begins from it, and layers learn
@@ -62,6 +62,7 @@ class Choices:
 
     classes: int = 0
     size: int = 0
+    width: int = 0
     batch: int = 0
     weights: str = ""
     iterations: int = 0

@@ -164,6 +164,8 @@ class _Reader:
             yield f"layer {scores.name} is {scores.name}_{classes} now, with {classes} outputs"
             scores.name, scores.inner_product_param.num_output = f"{scores.name}_{classes}", classes
         for layer in message.layer:
+            if layer.type == "Input" and self.choices.width:
+                layer.input_param.shape[0].dim[3] = self.choices.width
             if layer.type == "BatchNorm" and not layer.batch_norm_param.HasField("moving_average_fraction"):
                 layer.batch_norm_param.moving_average_fraction = AVERAGED
 
@@ -175,7 +177,7 @@ class _Reader:
                 training = proto.TRAIN in [rule.phase for rule in layer.include]
                 part, param = self.texts.images.train if training else self.texts.images.test, layer.image_data_param
                 param.source, param.root_folder, param.label_count = part.source, part.root, self.texts.length
-                param.batch_size = batch if training else self.test_batch()
+                param.batch_size, param.new_width = batch if training else self.test_batch(), image_shape(self.deploy)[2]
                 layer.transform_param.CopyFrom(self.augment if training else self.transform)
                 for field in ("mean_value", "mean_file", "scale"):
                     layer.transform_param.ClearField(field)

@@ -87,7 +87,35 @@ def test_masks(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[st
     assert main(command(lines, "export")) == 0 and (here / "out/unet.onnx").exists()
 
 
+def test_text(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dataset", "text", "lines", "--images", "30", "--width", "48", "--length", "1,2", "--splits", "80,20"]) == 0
+    texts = [line.split() for name in ("train", "val") for line in (here / f"lines/texts/{name}.txt").read_text().splitlines()]
+    (here / "lines/all.csv").write_text("text,file\n" + "".join(f"a {text},{file}\n" for file, text in texts))
+    (here / "lines/images/train/000000.png").write_bytes(b"")
+    capsys.readouterr()
+    flags = ["--iterations", "2", "--batch", "4", "--device", device.number]
+    assert main(["fit", "lines/all.csv", "--out", "out", *flags]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == "data      text: the header of lines/all.csv is 'text,file'" and "23 for training, 6 for testing" in lines[1] and not said.err
+    assert "note      the space is written as '_'" in lines and "note      1 images cannot be used and are left out; out/left_out.txt names them" in lines
+    found = json.loads((here / "out/results.json").read_text())
+    assert found["images"] == 6 and all(each["text"].startswith("a_") for each in found["wrong"])
+    assert len(list((here / "out/examples").glob("*.png"))) == 6 and (here / "out/data/labels.txt").read_text().split()[:3] == ["blank", "_", "0"]
+    shutil.copy("lines/images/val/000000.png", "IMAGE")
+    for name in ("test", "predict"):
+        assert main([*command(lines, name), "--device", device.number]) == 0
+    assert main(command(lines, "export")) == 0 and (here / "out/crnn.onnx").exists()
+    assert main(["fit", "lines", "--task", "text", "--out", "other", *flags]) == 1  # a list names the file that is not an image
+    assert "000000.png" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("files", "expected"), [
+    ({"train.txt": "1.jpg hello you\n2.jpg 12\n", "val.txt": "3.jpg a\n"}, ("text", "texts")),
+    ({"train.txt": "1.jpg 3 4 0\n", "labels.txt": "blank\na\n"}, ("text", "made")),
+    ({"all.csv": "text,file\nhello,1.jpg\n"}, ("text", "texts")),
+    ({"train.txt": "1.jpg cat\n2.jpg cat\n3.jpg dog\n4.jpg dog\n"}, ("classes", "")),
+    ({"train.csv": "1.jpg,cat\n2.jpg,dog\n"}, ("classes", "")),
     ({"Annotations/1.xml": "<annotation/>"}, ("boxes", "voc")),
     ({"train/1.xml": "", "valid/2.xml": ""}, ("boxes", "voc")),
     ({"annotations/instances_train.json": '{"images": []}'}, ("boxes", "coco")),
@@ -165,11 +193,19 @@ def test_mistakes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture
     shutil.copytree("flat", "red")
     for path in (here / "red/images").iterdir():
         Image.new("RGB", (64, 64), "red").save(here / "red/masks" / f"{path.stem}.png")
+    shutil.copy("scenes/JPEGImages/000000.jpg", "x.png")
+    (here / "numbers.csv").write_text("".join(f"x.png,{number}\n" for number in range(20)))
+    for name, text in (("cells", "file,a,b\nx.png,1,2\nx.png,1,2\n"), ("empty", "file,text\nx.png,\nx.png,\n"), ("none", "file,text\nx,y\nz,w\n")):
+        (here / f"{name}.csv").write_text(text)
     for argv, texts in (
         (["scenes"], ("scenes can be several things: boxes", "--task boxes, or --task masks")),
         (["none", "--task", "boxes"], ("none does not exist", "VOC, COCO, YOLO or LabelMe")),
         (["flat", "--task", "boxes"], ("--task is boxes, and flat can be masks", "or --task masks")),
         (["wrong", "--task", "boxes"], ("boxes cannot be used; the first", "xmin, ymin, xmax, ymax = ", "the image is 64 x 64", "clip or remove the box")),
+        (["numbers.csv"], ("classes (numbers.csv has a label for each image); text (20 of the 20 labels at its begin differ", "--task text")),
+        (["cells.csv", "--task", "text"], ("cells.csv:", "the image has 2 texts (a, b)", "a table with two columns")),
+        (["empty.csv", "--task", "text"], ("empty.csv:", "the text of x.png is empty")),
+        (["none.csv", "--task", "text"], ("none.csv:2", "no cell names an image file: 'x', 'y'")),
         (["flat"], ("all pixels have the class 0",)),
         (["red"], ("of type RGB", "--colors FILE. That is a flag of `ocaffe dataset masks red/images red/masks DIR`")),
         (["scenes", "--task", "boxes", "--size", "64"], ("--size is given for ssd_shapes",)),

@@ -35,7 +35,7 @@ IMAGES = {
     "inception_v3": (3, 299, 299), "segnet": (3, 360, 480), "segnet_basic": (3, 360, 480), "unet": (1, 256, 256), "mtcnn_pnet": (3, 12, 12),
     "mtcnn_rnet": (3, 24, 24), "mtcnn_onet": (3, 48, 48), "ssd300_vgg16": (3, 300, 300), "mobilenet_ssd": (3, 300, 300), "ssd_shapes": (3, 128, 128),
     "crnn": (1, 32, 128), "faster_rcnn_zf": (3, 320, 480),
-    "mobilenet_yolov3_lite": (3, 416, 416), "yolo_shapes": (3, 128, 128),
+    "mobilenet_yolov3_lite": (3, 416, 416), "yolo_shapes": (3, 128, 128), "point_shapes": (3, 128, 128),
 }  # fmt: skip
 H100 = Target(kind="gpu", runtime="nvidia", name="NVIDIA H100 80GB HBM3", compute_units=132, vector_width=4, local_memory=48 << 10,
               global_memory=80 << 30, free_memory=80 << 30, max_allocation=1 << 40, unified_memory=False, tensor_cores=True, device_fence="PTX")  # fmt: skip

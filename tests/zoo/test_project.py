@@ -176,7 +176,7 @@ def test_own_net_continues_from_its_weights(here: pathlib.Path, device: Any) -> 
 
 OTHERS = {"fcn8s": "label images", "segnet": "label images", "segnet_basic": "label images", "unet": "label images",
           "ssd300_vgg16": "images with boxes", "mobilenet_ssd": "images with boxes", "ssd_shapes": "images with boxes", "faster_rcnn_zf": "images with boxes",
-          "mobilenet_yolov3_lite": "images with boxes", "yolo_shapes": "images with boxes",
+          "mobilenet_yolov3_lite": "images with boxes", "yolo_shapes": "images with boxes", "point_shapes": "images with boxes",
           "mtcnn_pnet": "samples of faces", "mtcnn_rnet": "samples of faces", "mtcnn_onet": "samples of faces",
           "crnn": "lines of text"}  # fmt: skip
 LONG = ("resnet101", "resnet152")  # more of the layers of resnet50, only by `pytest -m sweep`

@@ -96,7 +96,7 @@ TEST_IMAGES = {
     "unet": 6,
     "mtcnn_pnet": 10_000, "ssd300_vgg16": 4952, "mobilenet_ssd": 4952, "ssd_shapes": 500, "mtcnn_rnet": 10_000, "mtcnn_onet": 10_000,
     "crnn": 500, "faster_rcnn_zf": 4952,
-    "mobilenet_yolov3_lite": 4952, "yolo_shapes": 500,
+    "mobilenet_yolov3_lite": 4952, "yolo_shapes": 500, "point_shapes": 500,
 }  # fmt: skip
 IMAGENET_TEST_IMAGES = 50_000
 
@@ -107,6 +107,7 @@ DETECTORS = {  # learned parameters; channels and sides of the maps with predict
     "ssd300_vgg16": (26_285_486, [(512, 38), (1024, 19), (512, 10), (256, 5), (256, 3), (256, 1)], 8732),
     "mobilenet_ssd": (5_796_089, [(512, 19), (1024, 10), (512, 5), (256, 3), (256, 2), (128, 1)], 1917),
     "ssd_shapes": (925_594, [(64, 32), (96, 16), (128, 8), (128, 4)], 6112),
+    "point_shapes": (1_560_421, [(64, 16), (64, 8), (64, 4)], 336),
 }
 YOLOS = {  # parameters without BatchNorm's statistics; channels and sides of the maps with predictions; boxes
     "mobilenet_yolov3_lite": (5_224_406, [(1024, 13), (1024, 26)], 2535),  # 1,024 of them are fixed: upsampling

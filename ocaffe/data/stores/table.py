@@ -107,6 +107,11 @@ def _classes(source: str, rows: Sequence[Row]) -> list[str]:
 
 def _rows(source: str) -> list[Row]:
     """Return the rows of a table without its header and without blank lines. White space around cells is removed. Raise Error."""
+    return headed_rows(source)[1]
+
+
+def headed_rows(source: str) -> tuple[Row | None, list[Row]]:
+    """Return the header of a table, None if it has none, and the other rows as `_rows` does. Raise Error."""
     try:
         delimiter = _delimiter(_first_line(source)) or ","
         reader = csv.reader(text_lines(source, newline=""), delimiter=delimiter, skipinitialspace=True, strict=True)
@@ -116,10 +121,10 @@ def _rows(source: str) -> list[Row]:
         raise Error(fact, fix=to_read(source, problem, "set source to the path of the table")) from None
     except csv.Error as problem:
         raise Error(f"{source}, line {reader.line_num}: the row cannot be read: {problem}", fix="correct the quotes in this line or before it") from None
-    rows = rows[_has_header(rows) :]
-    if not rows:
+    headed = _has_header(rows)
+    if not rows[headed:]:
         raise Error(f"the table {source} has no rows", fix="write a row for each image: its file and its label")
-    return rows
+    return rows[0] if headed else None, rows[headed:]
 
 
 def _first_line(source: str) -> str:
