@@ -52,7 +52,7 @@ def _weights() -> Iterator[str]:
     for name, each in WEIGHTS.items():
         rows.append((name, each.file, each.licence, "sha1" if each.sha1 else "sha256" if each.package else "unverified", each.net or each.prototxt))
     yield from _aligned(rows, left=5)
-    yield "`ocaffe zoo get NAME` downloads one. For unverified ones give a sum that you trust: --sha256 SUM."
+    yield "`ocaffe zoo get NAME` downloads one, or makes it from a package. For unverified ones give a sum that you trust: --sha256 SUM, or --accept."
 
 
 def _aligned(rows: Sequence[tuple[str, ...]], left: int) -> Iterator[str]:

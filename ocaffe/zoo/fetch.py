@@ -29,7 +29,7 @@ Sums = Mapping[str, str]  # hexadecimal digits by the name of the algorithm
 
 
 def download(url: str, path: str, sums: Sums, max_bytes: int = MAX_BYTES) -> None:
-    """Download `url` to `path`. `sums` has at least one checksum. Raise Error.
+    """Download `url` to `path`. `sums` are the checksums that the file must have; none if the user accepts the file as it is. Raise Error.
 
     The bytes arrive in `path`.part, which stays after a failure. The next call continues it. A file with a wrong sum is removed.
     """
@@ -43,7 +43,7 @@ def download(url: str, path: str, sums: Sums, max_bytes: int = MAX_BYTES) -> Non
             raise
         except Exception as problem:  # for bad answers Python's library raises exceptions of many types
             raise _failed(url, partial, problem) from None
-        found = _sums_of(partial, sums)
+        found = _sums_of(partial, sums) if sums else {}
         if found != dict(sums):
             size = os.path.getsize(partial)
             os.remove(partial)

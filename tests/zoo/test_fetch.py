@@ -255,6 +255,41 @@ def test_get_from_a_file(here: pathlib.Path, capsys: pytest.CaptureFixture[str])
     assert SHA1 in capsys.readouterr().err and not (here / "caffenet").exists()
 
 
+def test_a_sum_that_the_user_accepts_is_recorded(url: str, server: Server, here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert get("vgg16", "--url", f"{url}/file") == 1  # without a terminal there is no question
+    assert "--accept" in capsys.readouterr().err and not (here / "vgg16").exists()
+    assert get("vgg16", "--url", f"{url}/file", "--accept") == 0
+    file, record = here / "vgg16" / WEIGHTS["vgg16"].file, here / "vgg16" / f"{WEIGHTS['vgg16'].file}.sha256"
+    assert SHA256 in capsys.readouterr().out and record.read_text() == f"{SHA256}  {file.name}\n" and file.read_bytes() == CONTENT
+    assert get("vgg16") == 0 and "its sha256 is right" in capsys.readouterr().out
+    file.unlink()
+    server.content = CONTENT[::-1]
+    assert get("vgg16", "--url", f"{url}/file") == 1
+    assert f"expected {SHA256}" in capsys.readouterr().err and not file.exists()
+    record.write_text("no sum")
+    assert get("vgg16", "--url", f"{url}/file") == 1 and "it has no sum of sha256" in capsys.readouterr().err
+    assert get("alexnet", "--url", f"{url}/file", "--accept") == 1  # the publisher prints a sum
+    assert WEIGHTS["alexnet"].sha1 in capsys.readouterr().err and not (here / "alexnet").exists()
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("yes\n", 0), ("n\n", 1), ("\n", 1), ("", 1)])
+def test_the_user_is_asked_on_a_terminal(answer: str, status: int, url: str, here: pathlib.Path, monkeypatch: pytest.MonkeyPatch,
+                                         capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    terminal = io.StringIO(answer)
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert get("vgg16", "--url", f"{url}/file") == status
+    said = capsys.readouterr()
+    assert "prints no checksum (https://" in said.out and f"Download {url}/file once" in said.out and (here / "vgg16").exists() == (not status)
+
+
+def test_an_accepted_file_of_ones_own(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "mine.bin").write_bytes(CONTENT)
+    assert get("resnet50", "--from", "mine.bin", "--accept") == 0
+    assert listed(here / "resnet50") == ["ResNet-50-model.caffemodel", "ResNet-50-model.caffemodel.sha256"]
+    assert get("resnet50", "--from", "mine.bin") == 0
+
+
 @pytest.mark.parametrize(("arguments", "words"), [
     (["vgg19"], ["the publisher of VGG_ILSVRC_19_layers.caffemodel prints no checksum", "--sha256 SUM"]),
     (["ssd300", "--sha256", SHA256], ["https://github.com/weiliu89/caffe/tree/ssd", "--from FILE"]),
