@@ -7,6 +7,8 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
+from ocaffe.convert.caffe.products import is_product
+from ocaffe.ir.layer import AbstractLayer
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.observe import Tell, running
 from ocaffe.quantize.pair import beside, own_name
@@ -43,12 +45,25 @@ def output_error(net: Net, errors: dict[str, float]) -> float:
 
 
 def judged(net: Net) -> list[str]:
-    """Return the values by which a net is judged: its outputs, in place of probabilities the values that Softmax or Sigmoid makes them of."""
-    found = list[str]()
-    for name in net.outputs:
+    """Return the values by which a net is judged: its outputs. Some are replaced by the values that they are made of.
+
+    Softmax and Sigmoid hide the errors of large inputs. Rows of DetectionOutput and others depend on values: two nets may find other rows.
+    """
+    found, left = list[str](), list(net.outputs)
+    while left:
+        name = left.pop(0)
         layer = net.producer(name)
-        found.append(layer.bottom[0] if layer.type in PROBABILITIES and layer.bottom and net.producer(layer.bottom[0]).bottom else name)
+        if type(net.computed(layer)).measures is not AbstractLayer.measures and (computed := [value for value in layer.bottom if _is_computed(net, value)]):
+            left += computed
+        else:
+            found.append(layer.bottom[0] if layer.type in PROBABILITIES and layer.bottom and net.producer(layer.bottom[0]).bottom else name)
     return list(dict.fromkeys(found))
+
+
+def _is_computed(net: Net, value: str) -> bool:
+    """Whether a product is among the layers that make a value: priors depend on sizes alone."""
+    layer = net.producer(value)
+    return is_product(net, layer) or any(_is_computed(net, bottom) for bottom in layer.bottom if layer.type != "PriorBox")
 
 
 def difference(one: str, other: str, top: str) -> Any:

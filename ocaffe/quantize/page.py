@@ -81,11 +81,16 @@ def _pictures(worst: Sequence[Worst]) -> Iterator[str]:
     if worst:
         yield "<h2>Images whose outputs change most</h2><p>The error of an image is a share of the mean square of all outputs.</p><div class=\"pictures\">"
         for item in worst:
-            first, second = int(item.floats.argmax()), int(item.rounded.argmax())
-            answer = f"largest output {first}" if first == second else f"largest output {first} in floats, {second} rounded"
-            caption = f"<figcaption>image {item.number:d}: <span class=one>{item.error:.1e}</span>; {answer}</figcaption>"
+            caption = f"<figcaption>image {item.number:d}: <span class=one>{item.error:.1e}</span>{_answer(item)}</figcaption>"
             yield f'<figure><img src="{_png(item.image)}" alt="image {item.number:d}">{caption}</figure>'
         yield "</div>"
+
+
+def _answer(item: Worst) -> str:
+    if not item.floats.size:
+        return ""
+    first, second = int(item.floats.argmax()), int(item.rounded.argmax())
+    return f"; largest output {first}" if first == second else f"; largest output {first} in floats, {second} rounded"
 
 
 def _bar(error: float) -> str:

@@ -13,8 +13,9 @@ from ocaffe.errors import Error
 from ocaffe.quantize.choose import choose
 from ocaffe.quantize.correct import correct
 from ocaffe.quantize.images import Images
-from ocaffe.quantize.measure import measure, output_error
+from ocaffe.quantize.measure import judged, measure, output_error
 from ocaffe.quantize.observe import observe
+from ocaffe.quantize.page import page
 from ocaffe.quantize.places import places, rounded_products
 from ocaffe.quantize.quantize import Settings, quantize
 from ocaffe.quantize.reconstruct import reconstruct
@@ -22,6 +23,7 @@ from ocaffe.quantize.scheme import Scheme, read_scheme
 from ocaffe.quantize.simulate import copied, simulated
 from ocaffe.quantize.table import Table
 from ocaffe.quantize.thresholds import METHODS
+from ocaffe.quantize.worst import worst
 from tests.quantize.nets import conv, data, fc, images_of, net_of, outputs_of, text
 
 pytestmark = pytest.mark.unoptimised
@@ -200,3 +202,28 @@ def test_products_that_follow_each_other(device: Device) -> None:
     net = net_of(data(8, 3, 9, 9), conv("data", "first", 6, 1), conv("first", "second", 5), fc("second", "third", 4))
     made = quantize(net, Settings(read_scheme("int8"), steps=3), images_of(net), device)
     assert made.table.products == ["first", "second", "third"] and 0 < made.stages[-1][1] < 1e-2
+
+
+CHANNELS_LAST = "permute_param { order: 0 order: 2 order: 3 order: 1 }"
+DETECTOR = [
+    data(4, 3, 16, 16), conv("data", "f", 8, 3, "pad: 1 stride: 4"), conv("f", "loc", 8, 1), text("Permute", "loc", "locp", CHANNELS_LAST),
+    text("Flatten", "locp", "locf"), conv("f", "conf", 6, 1), text("Permute", "conf", "confp", CHANNELS_LAST),
+    text("Reshape", "confp", "confr", "reshape_param { shape { dim: 0 dim: -1 dim: 3 } }"), text("Softmax", "confr", "confs", "softmax_param { axis: 2 }"),
+    text("Flatten", "confs", "conff"),
+    text("PriorBox", "f data", "priors", "prior_box_param { min_size: 4 max_size: 6 }"),
+    text("DetectionOutput", "locf conff priors", "found", "detection_output_param { num_classes: 3 keep_top_k: 40 confidence_threshold: 0.35 "
+         "nms_param { nms_threshold: 0.4 } code_type: CENTER_SIZE }"),
+]  # fmt: skip
+
+
+def test_a_detector_whose_rounded_net_finds_other_boxes(device: Device) -> None:
+    """It is judged by what its boxes are made of, because the numbers of its rows differ."""
+    net = net_of(*DETECTOR)
+    images = images_of(net)
+    made = quantize(net, Settings(FOUR, "max", False, False, 0), images, device)
+    exact, rounded = (outputs_of(each, images.first(images.batch), device)[0] for each in (net, simulated(net, made.table)))
+    assert exact.shape != rounded.shape, "a test of nets with as many boxes shows nothing"
+    assert judged(net) == ["locf", "conff"] and made.errors["locf"] > 0 and made.errors["conff"] > 0
+    shown = worst(net, made.table, images, 3, device, original=net)
+    assert len(shown) == 3 and shown[0].error >= shown[-1].error > 0 and not shown[0].floats.size
+    assert "largest output" not in page("a detector", made, shown)
