@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""An SSD of the zoo against the same net in PyTorch, trained on the same batches: mean average precision, and ms per step.
+"""An SSD of the zoo, or point_shapes, against the same net in PyTorch, trained on the same batches: mean average precision, and ms per step.
 
     benchmarks/detection.py FOLDER [--net ssd_shapes] [--iterations 1500] [--batch 32] [--weights FILE] [--device D] [--torch cpu|cuda] [--only ocaffe|torch] ..
 
 FOLDER has annotated databases, as `ocaffe dataset voc` writes them. ocaffe trains by the files that `ocaffe new` writes. PyTorch begins with the same
 weights. ocaffe's AnnotatedData layer reads and changes the images of both. PyTorch matches boxes, mines negatives and suppresses detections by the code
-below, which is written from the paper. The average precision of both is computed by `precision` below.
+below, which is written from the paper. The average precision of both is computed by `precision` below. Weights are tested without a moving average.
+
+With --steps N, both also make N steps on one batch that stays on the device: `resident` has the ms.
 """
 import argparse
 import collections
@@ -36,7 +38,7 @@ from ocaffe.zoo.project import Choices
 
 OVERLAP, NEGATIVES, NMS, LISTED, KEPT, LEAST = 0.5, 3, 0.45, 400, 200, 0.01  # as in the prototxts of ocaffe/zoo/detectors.py
 
-SEED, POINTS = 1, 100
+SEED, POINTS, WARM = 1, 100, 20
 
 
 class Ssd(nn.Module):
@@ -99,6 +101,12 @@ class Ssd(nn.Module):
         p = layer.pooling_param
         return lambda x: F.max_pool2d(x, p.kernel_size, p.stride, p.pad, ceil_mode=True)
 
+    def _eltwise(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        return torch.add
+
+    def _upsample(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
+        return lambda x: F.interpolate(x, scale_factor=float(layer.upsample_param.scale))
+
     def _permute(self, layer: Any, blobs: list[np.ndarray]) -> Callable[..., torch.Tensor]:
         return lambda x: x.permute(*layer.permute_param.order)
 
@@ -140,6 +148,9 @@ class Ssd(nn.Module):
         count = positive.sum().clamp(min=1)
         return (F.smooth_l1_loss(loc[positive], places, reduction="sum") + each[positive | negative].sum()) / count
 
+    def scores(self, conf: torch.Tensor) -> torch.Tensor:
+        return conf.softmax(-1)
+
     @torch.no_grad()
     def detect(self, x: torch.Tensor) -> list[np.ndarray]:
         """Return for each image rows of label, score, left, top, right, bottom."""
@@ -148,8 +159,67 @@ class Ssd(nn.Module):
         sides, centres = boxes[:, 2:] - boxes[:, :2], (boxes[:, 2:] + boxes[:, :2]) / 2
         middle, size = centres + loc[..., :2] * variances[:, :2] * sides, sides * torch.exp(loc[..., 2:] * variances[:, 2:])
         corners = torch.cat([middle - size / 2, middle + size / 2], -1).cpu().numpy()
-        scores = conf.softmax(-1).cpu().numpy()
+        scores = self.scores(conf).cpu().numpy()
         return [suppressed(corners[image], scores[image]) for image in range(len(x))]
+
+
+class Points(Ssd):
+    """A detector without anchors. The assignment is written from TOOD's paper (arXiv 2108.07755), the losses from those of GFL and CIoU."""
+
+    CHOSEN, SCORE_POWER, OVERLAP_POWER, GAMMA, LOC_WEIGHT = 10, 1, 6, 2, 2  # the defaults of AlignedBoxLossParameter
+
+    def scores(self, conf: torch.Tensor) -> torch.Tensor:
+        return conf.sigmoid()
+
+    def boxes(self, loc: torch.Tensor) -> torch.Tensor:
+        prior, variance = self.priors
+        sides, way = prior[:, 2:] - prior[:, :2], loc * variance
+        centre, reach = (prior[:, 2:] + prior[:, :2]) / 2 + way[..., :2] * sides, way[..., 2:].exp() * sides / 2
+        return torch.cat([centre - reach, centre + reach], -1)
+
+    def loss(self, x: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        loc, conf = self(x)
+        boxes, prior, true = self.boxes(loc), self.priors[0], truth[..., 1:]
+        with torch.no_grad():
+            found = boxes.detach()
+            sides = (torch.minimum(true[:, :, None, 2:], found[:, None, :, 2:]) - torch.maximum(true[:, :, None, :2], found[:, None, :, :2])).clamp(min=0)
+            both = sides.prod(-1)
+            overlaps = both / (area(true)[:, :, None] + area(found)[:, None] - both).clamp(min=1e-12)
+            way = (prior[:, :2] + prior[:, 2:] - true[:, :, None, :2] - true[:, :, None, 2:]).abs()
+            inside = (way < torch.maximum(prior[:, 2:] - prior[:, :2], true[:, :, None, 2:] - true[:, :, None, :2])).all(-1) & (truth[..., :1] > 0)
+            labels = truth[..., 0].long()
+            scores = conf.sigmoid().transpose(1, 2).gather(1, labels[:, :, None].expand(-1, -1, conf.shape[1]))
+            metric = scores**self.SCORE_POWER * overlaps**self.OVERLAP_POWER * inside
+            best, places = metric.topk(min(self.CHOSEN, metric.shape[2]), 2)
+            chosen = torch.zeros_like(metric).scatter(2, places, (best > 1e-30).float()) > 0
+            largest, owner = torch.where(chosen, overlaps, -1).max(1)
+            positive = largest >= 0
+            own = chosen & (torch.arange(truth.shape[1], device=x.device)[:, None] == owner[:, None]) & positive[:, None]
+            top = torch.where(own, metric, 0).amax(2, keepdim=True).clamp(min=1e-30)
+            targets = (torch.where(own, metric, 0) / top * torch.where(own, overlaps, 0).amax(2, keepdim=True)).sum(1)
+            wanted = torch.zeros_like(conf)
+            wanted.scatter_(2, labels.gather(1, owner)[..., None], (targets * positive)[..., None])
+            divisor = targets.sum().clamp(min=1)
+        each = F.binary_cross_entropy_with_logits(conf, wanted, reduction="none") * (wanted - conf.sigmoid()).abs() ** self.GAMMA
+        images, priors = positive.nonzero(as_tuple=True)
+        located = ciou_loss(boxes[images, priors], true[images, owner[images, priors]]) * targets[images, priors]
+        return (each[..., 1:].sum() + self.LOC_WEIGHT * located.sum()) / divisor
+
+
+def area(boxes: torch.Tensor) -> torch.Tensor:
+    return (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
+
+
+def ciou_loss(boxes: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """Return 1 - CIoU of boxes that overlap (arXiv 1911.08287)."""
+    both = (torch.minimum(boxes[:, 2:], truth[:, 2:]) - torch.maximum(boxes[:, :2], truth[:, :2])).prod(1)
+    overlaps = both / (area(boxes) + area(truth) - both)
+    whole = torch.maximum(boxes[:, 2:], truth[:, 2:]) - torch.minimum(boxes[:, :2], truth[:, :2])
+    way = (boxes[:, :2] + boxes[:, 2:] - truth[:, :2] - truth[:, 2:]) / 2
+    sides, wanted = boxes[:, 2:] - boxes[:, :2], truth[:, 2:] - truth[:, :2]
+    aspect = 4 / math.pi**2 * (torch.atan(wanted[:, 0] / wanted[:, 1]) - torch.atan(sides[:, 0] / sides[:, 1])) ** 2
+    weight = (aspect / (1 - overlaps + aspect).clamp(min=1e-12)).detach()
+    return 1 - overlaps + (way**2).sum(1) / (whole**2).sum(1) + weight * aspect
 
 
 def padded(rows: np.ndarray, images: int) -> np.ndarray:
@@ -273,15 +343,64 @@ def train_ocaffe(settings: Any, device: Any) -> tuple[list[float], float]:
     return losses, ms
 
 
+def optimizer_of(net: Ssd, settings: Any, place: str) -> tuple[Any, list[tuple[float, float]]]:
+    """Return the optimizer, and the factors of rate and decay of its groups: one group each, so that PyTorch updates many parameters per launch."""
+    kinds = sorted({(rate, decay) for _, rate, decay in net.rates})
+    groups = [{"params": [parameter for parameter, *kind in net.rates if tuple(kind) == wanted]} for wanted in kinds]
+    if settings.type == "Adam":
+        return torch.optim.Adam(groups, lr=1.0, betas=(settings.momentum, settings.momentum2), eps=settings.delta, fused=place == "cuda"), kinds
+    return torch.optim.SGD(groups, lr=1.0, momentum=settings.momentum), kinds
+
+
+def resident_torch(net: Ssd, settings: Any, batch: tuple[np.ndarray, np.ndarray], place: str, steps: int) -> float:
+    """Return the ms of a step on a batch that stays on the device, the best of both memory formats."""
+    boxes, times = torch.from_numpy(padded(batch[1], len(batch[0]))).to(place), []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        images = torch.from_numpy(batch[0]).to(place).to(memory_format=memory_format)
+        for parameter in net.parameters():
+            if parameter.dim() == 4:
+                parameter.data = parameter.data.to(memory_format=memory_format)
+        optimizer, _ = optimizer_of(net, settings, place)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.base_lr / 100
+        for count in (WARM, steps):
+            begin = time.perf_counter()
+            for _ in range(count):
+                loss = net.loss(images, boxes)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            loss.item()
+        times.append(1000 * (time.perf_counter() - begin) / steps)
+    return min(times)
+
+
+def resident_ocaffe(file: str, settings: Any, batch: tuple[np.ndarray, np.ndarray], device: Any, steps: int) -> float:
+    """Return the same of ocaffe."""
+    message, net = layers_of(file, proto.TRAIN), proto.NetParameter()
+    data = net.layer.add(name="data", type="Input", top=["data", "label"])
+    for array in (batch[0], batch[1][None, None]):
+        data.input_param.shape.add(dim=array.shape)
+    net.layer.extend(layer for layer in message.layer if layer.type != "AnnotatedData")
+    param = proto.SolverParameter()
+    param.CopyFrom(settings)
+    for field in ("net", "random_seed", "eval_type", "display"):
+        param.ClearField(field)
+    param.net_param.CopyFrom(net)
+    param.base_lr, param.lr_policy, param.max_iter, param.snapshot_after_train = settings.base_lr / 100, "fixed", 1 << 30, False
+    with ocaffe.get_solver(param, device=device) as solver:
+        solver.net.blobs["data"].data[...], solver.net.blobs["label"].data[...] = batch[0], batch[1]
+        for count in (WARM, steps):
+            begin = time.perf_counter()
+            solver.step(count)
+            device.queue.finish()
+        return 1000 * (time.perf_counter() - begin) / steps
+
+
 def train_torch(net: Ssd, settings: Any, given: Iterator[tuple[np.ndarray, np.ndarray]], place: str) -> tuple[list[float], float]:
     """Train the same net with the same rates. Return the losses, and the median ms of a step without the data layer."""
     rate_of = LearningRate(settings)
-    kinds = sorted({(rate, decay) for _, rate, decay in net.rates})  # one group each, so that PyTorch updates many parameters per launch
-    groups = [{"params": [parameter for parameter, *kind in net.rates if tuple(kind) == wanted]} for wanted in kinds]
-    if settings.type == "Adam":
-        optimizer: Any = torch.optim.Adam(groups, lr=1.0, betas=(settings.momentum, settings.momentum2), eps=settings.delta, fused=place == "cuda")
-    else:
-        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=settings.momentum)
+    optimizer, kinds = optimizer_of(net, settings, place)
     losses, times = [], []
     for iteration, (images, boxes) in enumerate(given):
         rate, _ = rate_of(iteration)
@@ -318,6 +437,7 @@ def main() -> None:
     parser.add_argument("--math", default="")
     parser.add_argument("--torch", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--only", default="", choices=("ocaffe", "torch"), help="two processes can train side by side")
+    parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--json", default="")
     options = parser.parse_args()
     log.quiet()
@@ -330,7 +450,7 @@ def main() -> None:
         file, classes = made.path("train_val.prototxt"), made.classes + 1
         settings = read_solver(made.path("solver.prototxt"))
         settings.random_seed = SEED  # both begin with the same weights, also in two processes
-        for field in ("snapshot", "best_output"):
+        for field in ("snapshot", "best_output", "ema_decay", "ema_test"):
             settings.ClearField(field)
         count = settings.test_iter[0]
         for field in ("test_iter", "test_interval"):
@@ -342,13 +462,15 @@ def main() -> None:
             untrained.net.forward()
             priors = np.array(untrained.net.blobs["mbox_priorbox"].data)
             untrained.net.save(f"{folder}/first.caffemodel")
+        message = layers_of(file, proto.TRAIN)
+        kind = Points if any(layer.type == "AlignedBoxLoss" for layer in message.layer) else Ssd
         result["untrained"] = test_ocaffe(file, f"{folder}/first.caffemodel", count, device, classes)
         if options.only != "torch":
             losses, ms = train_ocaffe(settings, device)
             result["ocaffe"] = {"map": test_ocaffe(file, settings.snapshot_prefix + ".caffemodel", count, device, classes), "ms": ms, "losses": curve(losses)}
             print(json.dumps(result), flush=True)
         if options.only != "ocaffe":
-            peer = Ssd(layers_of(file, proto.TRAIN), first, priors, classes).to(options.torch)
+            peer = kind(message, first, priors, classes).to(options.torch)
             losses, ms = train_torch(peer, settings, ahead(batches(file, proto.TRAIN, options.iterations, device)), options.torch)
             peer.eval()
             found, truth = [], []
@@ -357,6 +479,12 @@ def main() -> None:
                 truth += [boxes[boxes[:, 0] == image][:, [1, 3, 4, 5, 6, 7]].astype(np.float64) for image in range(len(images))]
             result["PyTorch"] = {"map": precision(found, truth, classes), "ms": ms, "losses": curve(losses), "version": torch.__version__}
             print(json.dumps(result), flush=True)
+        if options.steps:
+            (batch,) = batches(file, proto.TRAIN, 1, device)
+            fresh = kind(message, first, priors, classes).to(options.torch)
+            result["resident"] = {"ocaffe": resident_ocaffe(file, settings, batch, device, options.steps),
+                                  "PyTorch": resident_torch(fresh, settings, batch, options.torch, options.steps)}  # fmt: skip
+            print(json.dumps(result["resident"]), flush=True)
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
 
