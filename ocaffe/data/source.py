@@ -29,7 +29,7 @@ SLOTS = 2  # batches on the device: one in use, one being copied; backward may s
 Note = tuple[str, str]  # a line of Caffe's log: its source ('data_layer.cpp:73') and its text
 
 # Numbers of disjoint random streams: the highest word of the 256-bit Philox counter.
-SAMPLE, SKIP, RECORDS, FILES, _, AUGMENT, CHANGES, PARTNERS = range(8)  # the fifth one was that of fillers
+SAMPLE, SKIP, RECORDS, FILES, _, AUGMENT, CHANGES, PARTNERS, JOINS = range(9)  # the fifth one was that of fillers
 
 
 @dataclass(frozen=True)

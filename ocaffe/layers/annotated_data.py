@@ -20,6 +20,9 @@ class AnnotatedData(Layer):
     a batch without boxes has one row of -1, and batches with more than 16 boxes may end with such rows. SSD compresses encoded images again between the
     steps; this layer does not.
 
+    Of ocaffe, in TRAIN: `mosaic` shows a window of four images in a square, and `mixup` adds another image with a random share. The boxes of all of them
+    remain. The other images are random records of the database, each with its own changes.
+
     Of MobileNet-YOLO: each batch draws one of several resize_param, with the probability prob. With yolo_data_type 1, the second top has N x 1 x 300 x 5
     boxes: class from 0 on, centre x, centre y, width, height, then zeros. Difficult boxes are left out unless train_diffcult. Without batch_sampler, a
     random window leaves out at most the share yolo_data_jitter of each side.

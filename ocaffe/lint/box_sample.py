@@ -59,8 +59,8 @@ class BoxSample:
     def drawn(self, count: int) -> np.ndarray:
         """Return the boxes of the first `count` images that the net gets, after all transformations, n x 8. Raise Error for a damaged record."""
         for record, plan in itertools.islice(self._plans, max(0, count - len(self.shapes))):
-            self._drawn.append(plan.boxes.rows(len(self.shapes)))
-            self.shapes.append((record, plan.shape))
+            self._drawn.append(plan.scene.boxes.rows(len(self.shapes)))
+            self.shapes.append((record, plan.parts[0].shape))
         rows = np.concatenate(self._drawn)
         return rows[rows[:, IMAGE] < count]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ocaffe import proto
+from ocaffe.data.changes.joins import Join, Joins
 from ocaffe.data.changes.resizing import Resizing
 from ocaffe.data.changes.transform import HEIGHT, MEAN_X, MEAN_Y, MIRROR, WIDTH, Layout, Transform
 from ocaffe.data.databases.database import open_database
@@ -19,12 +20,12 @@ from ocaffe.data.effort import Laps
 from ocaffe.data.source import BatchInfo, aligned, check_fields
 from ocaffe.data.sources.database_images import FIELDS, RESTART, DatumStore
 from ocaffe.data.sources.floats import FloatLayout
-from ocaffe.data.stagers.annotated_stager import AnnotatedStager, Frame, Plan, Scene
+from ocaffe.data.stagers.annotated_stager import AnnotatedStager, Frame, Plan, Scene, Whole
 from ocaffe.data.stagers.staged import StagedSource
 from ocaffe.errors import Error, Place, shape_text
 from ocaffe.ir.tensor import Shape
 
-TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint"})
+TRANSFORM_FIELDS = frozenset({"resize_param", "noise_param", "distort_param", "expand_param", "emit_constraint", "mosaic", "mixup"})
 FIELDS_OF_BOXES = {"batch_sampler", "label_map_file", "anno_type", "yolo_data_type", "yolo_data_jitter", "train_diffcult"}
 _BOX = 8  # columns of the label top
 _LIST = (300, 5)  # of an image in the label top with yolo_data_type 1: boxes, and columns class, centre x, centre y, width, height
@@ -47,8 +48,8 @@ def _rows_for(boxes: int) -> int:
 class Batch(NamedTuple):
     """A batch before it is filled."""
 
-    records: list[int]
-    found: list[Any]
+    records: list[tuple[int, ...]]  # of each image: its own, and those that are joined to it
+    found: list[tuple[Any, ...]]
     frame: Frame
     space: int  # bytes of its images in the usual size
 
@@ -80,7 +81,8 @@ class AnnotatedSource(StagedSource):
             check_fields(annotated, FIELDS_OF_BOXES, "annotated_data_param", "remove it")
             transform.refuse_skipping()
             self.database = open_database(param.source, param.backend)
-            store = DatumStore(self.database, bool(param.shuffle))
+            joins = Joins.read(transform_param, transform.train)
+            store = DatumStore(self.database, bool(param.shuffle) or joins is not None)
             super().__init__(store, param, workers or param.parser_threads or param.threads, place, layer)
             self.transform, self.labels, self.difficult = transform, labels, bool(annotated.train_diffcult)
             color = Color.COLOR if param.force_encoded_color and transform.color is Color.UNCHANGED else transform.color
@@ -103,7 +105,7 @@ class AnnotatedSource(StagedSource):
             (content,) = self._stager.read([found])
             self._stager.boxed |= self._stager.parse(content).HasField("type")
             sizes: list[Resizing | None] = [*self._stager.resizings.all] or [None]
-            return [self._stager.planner(Frame(self.key, range(1)), each)(0, content) for each in sizes]
+            return [self._stager.planner(Frame(self.key, range(1)), each).part(0, 0, content) for each in sizes]
         except Error as problem:
             raise self.store.fault(problem, 0, found) from None
 
@@ -160,38 +162,54 @@ class AnnotatedSource(StagedSource):
         positions = self.share.positions(index, self.batch)
         with self._finding:
             records = self.order.records(self.key, positions)
-            found = list(self.store.find(records))
-        return Batch(records, found, Frame(self.key, positions), self.space)
+        return self._found(records, positions)
 
-    def _plans(self, batch: Batch) -> list[Plan]:
+    def _found(self, records: Sequence[int], positions: range) -> Batch:
+        """Return the batch of these records and of those that are joined to them."""
+        stager, joins = self._stager, tuple[Join, ...]()
+        if stager.joins is not None:
+            joins = tuple(stager.joins.draw(self.key, position, self.store.entries) for position in positions)
+        groups = [(record, *(joins[n].others if joins else ())) for n, record in enumerate(records)]
+        found = iter(self._find([record for own in groups for record in own]))
+        return Batch(groups, [tuple(itertools.islice(found, len(own))) for own in groups], Frame(self.key, positions, joins), self.space)
+
+    def _sent(self, found: Any) -> Any:
+        return tuple(map(self.store.sent, found))
+
+    def _plans(self, batch: Batch) -> list[Whole]:
         """Return the plans of all images. Raise Error with the record's place."""
         planner, plans = self._stager.planner(batch.frame), []
-        for n, content in enumerate(self._stager.read(batch.found)):
+        for n, contents in enumerate(self._stager.contents(batch.found)):
+            parts: list[Plan] = []
             try:
-                plans.append(planner(n, content))
+                for content in contents:
+                    parts.append(planner.part(n, len(parts), content))
+                plans.append(planner.whole(n, parts))
             except Error as problem:
-                raise self._fault(problem, batch, n) from None
+                raise self._fault(problem, batch, n, len(parts) % len(contents)) from None
         return plans
 
-    def plans(self) -> Iterator[tuple[int, Plan]]:
+    def plans(self) -> Iterator[tuple[int, Whole]]:
         """Yield records and plans as for batches, but in the order of the database, without end. Raise Error for a damaged record."""
         for first in itertools.count(step=self.batch):
             positions = range(first, first + self.batch)
             records = [position % self.store.entries for position in positions]
             with self.located():
-                plans = self._plans(Batch(records, self._find(records), Frame(self.key, positions), self.space))
+                plans = self._plans(self._found(records, positions))
             yield from zip(records, plans)
 
-    def _stage(self, batch: Batch, n: int, plan: Plan, room: np.ndarray) -> None:
-        laps = Laps()
+    def _stage(self, batch: Batch, n: int, plan: Whole, room: np.ndarray) -> None:
+        laps, images = Laps(), list[np.ndarray]()
         try:
-            self._stager.stage(plan, room, laps)
+            for part in plan.parts:
+                images.append(self._stager.image(part))
         except Error as problem:
-            raise self._fault(problem, batch, n) from None
+            raise self._fault(problem, batch, n, len(images)) from None
+        self._stager.stage(plan, images, room, laps)
         self.effort.add(laps.seconds)
 
-    def _fault(self, problem: Error, batch: Batch, n: int) -> Error:
-        return self.store.fault(problem, batch.records[n], batch.found[n])
+    def _fault(self, problem: Error, batch: Batch, n: int, part: int = 0) -> Error:
+        return self.store.fault(problem, batch.records[n][part], batch.found[n][part])
 
     def _write(self, batch: Batch, scenes: list[Scene], buffer: np.ndarray) -> BatchInfo:
         """Write all but the pixels to the buffer, if it is large enough. Raise Error if the images or the labels do not fit."""
@@ -201,7 +219,7 @@ class AnnotatedSource(StagedSource):
         listed = self._listed(batch, scenes) if self._stager.lists and self.boxed else None
         tops = self._tops(layout, _rows_for(len(boxes)))
         rows = self.layout(tops)[1]
-        notes = (RESTART,) if self.order.entries - 1 in batch.records else ()
+        notes = (RESTART,) if any(own[0] == self.order.entries - 1 for own in batch.records) else ()
         info = BatchInfo(tuple(tops), rows.nbytes if rows else layout.nbytes, notes)
         if info.nbytes > buffer.nbytes:
             return info
@@ -248,7 +266,7 @@ class AnnotatedSource(StagedSource):
             if scene.shape != scenes[0].shape:
                 colors = scene.shape[0] != scenes[0].shape[0]
                 raise Error(
-                    f"database {self.database.path}: the image of {self.store.name(found)} is {shape_text(scene.shape)}, "
-                    f"that of {self.store.name(batch.found[0])} in the same batch is {shape_text(scenes[0].shape)}",
+                    f"database {self.database.path}: the image of {self.store.name(found[0])} is {shape_text(scene.shape)}, "
+                    f"that of {self.store.name(batch.found[0][0])} in the same batch is {shape_text(scenes[0].shape)}",
                     fix="set force_color: true" if colors else "set resize_param, crop_size, or batch_size: 1",
                 )

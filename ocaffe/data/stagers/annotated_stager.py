@@ -5,11 +5,11 @@ once. Only the part of the image that remains at the end is processed.
 """
 from __future__ import annotations
 
+import itertools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from ocaffe import proto
 from ocaffe.data.changes.boxes import Boxes, read_annotated
 from ocaffe.data.changes.distort import Step, add_noise, check_distortion, check_noise, draw, in_ssds_form
+from ocaffe.data.changes.joins import ALONE, Join, Joins, joined, joined_boxes, key_of_part
 from ocaffe.data.changes.resample import Interpolation
 from ocaffe.data.changes.resizing import Resizing, Resizings, Size
 from ocaffe.data.changes.samplers import Samplers, jittered
@@ -36,10 +37,11 @@ Shape3 = tuple[int, int, int]
 
 
 class Frame(NamedTuple):
-    """A batch: the key of its random numbers, and the positions of its images in the endless sequence of records."""
+    """A batch: the key of its random numbers, the positions of its images in the endless sequence of records, and how each is joined of several."""
 
     key: tuple[int, int]
     positions: range
+    joins: tuple[Join, ...] = ()  # empty: of no image
 
 
 class Scene(NamedTuple):
@@ -84,6 +86,42 @@ class Plan:
         return Scene((self.shape[0], *self.crop), self.boxes, self.datum.label, self.corner, self.mirror)
 
 
+class Whole(NamedTuple):
+    """The plan of an image that may be joined of several. `scene`: the whole."""
+
+    parts: list[Plan]
+    join: Join
+    scene: Scene
+
+
+class Planner:
+    """Plans the images of a batch."""
+
+    def __init__(self, stager: AnnotatedStager, frame: Frame, resizing: Resizing | None) -> None:
+        self._stager, self._frame, self._resizing = stager, frame, resizing
+        self._samples: dict[int, Samples] = {}  # by the number of the part
+
+    def part(self, n: int, part: int, content: Any) -> Plan:
+        """Plan image number `part` of those that are joined to image n of the batch, from its record's content. Raise Error without a place."""
+        key = key_of_part(self._frame.key, part)
+        if part not in self._samples:
+            self._samples[part] = self._stager.transform.samples(key, self._frame.positions)
+        return self._stager.planned(key, self._frame.positions[n], self._resizing, self._samples[part], n, content)
+
+    def whole(self, n: int, parts: list[Plan]) -> Whole:
+        """Return image n of the batch, made of its parts. Raise Error without a place."""
+        join = self._frame.joins[n] if self._frame.joins else ALONE
+        if len(parts) == 1:
+            return Whole(parts, join, parts[0].scene)
+        shapes = [plan.scene.shape for plan in parts]
+        other = next((shape for shape in shapes if shape != shapes[0]), None)
+        if other is not None:
+            fact = f"its image is {shape_text(shapes[0])}, and one that mosaic or mixup joins to it is {shape_text(other)}"
+            raise Error(fact, fix="set force_color: true" if other[0] != shapes[0][0] else "set resize_param or crop_size in transform_param")
+        boxes = joined_boxes(join, [plan.boxes for plan in parts], shapes[0][1:], self._stager.emit)
+        return Whole(parts, join, parts[0].scene._replace(boxes=boxes, mirror=False))
+
+
 class AnnotatedStager:
     """The settings of a source of images with boxes. Any number of threads may use it. It can be pickled if its opener can."""
 
@@ -103,6 +141,7 @@ class AnnotatedStager:
             raise Error(f"yolo_data_jitter is {self.jitter:g}", fix="set yolo_data_jitter to a share of the image, 0 or more and below 1")
         self.samplers = list(annotated.batch_sampler)
         self.resizings, self.noise = Resizings(param.resize_param, batch), _single(param, "noise_param")
+        self.joins = Joins.read(param, transform.train)
         self.distort, self.expand, self.emit = (_given(param, field) for field in ("distort_param", "expand_param", "emit_constraint"))
         self._check_settings()
         self._windows = Samplers(self.samplers)
@@ -139,6 +178,11 @@ class AnnotatedStager:
             arena = self._memory.arena = Arena()
         return self.opener.read(found, arena)
 
+    def contents(self, found: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        """Return the contents of the records of each image. They are valid until the thread's next call. Raise Error."""
+        read = iter(self.read([each for own in found for each in own]))
+        return [list(itertools.islice(read, len(own))) for own in found]
+
     def parse(self, content: Any) -> Any:
         """Return the AnnotatedDatum in a record's content. Raise Error without a place."""
         parsed = read_annotated(content)
@@ -149,15 +193,12 @@ class AnnotatedStager:
 
     # -- plans -------------------------------------------------------------------------------------------------------
 
-    def planner(self, frame: Frame, resizing: Resizing | None = None) -> Callable[[int, Any], Plan]:
-        """Return a function that plans image number n of a batch from its record's content. It raises Error without a place.
+    def planner(self, frame: Frame, resizing: Resizing | None = None) -> Planner:
+        """Return the planner of a batch. `resizing`: the one of the batch, if it is not drawn."""
+        return Planner(self, frame, resizing or self.resizings.of_batch(frame.key, frame.positions[0]))
 
-        `resizing`: the one of the batch, if it is not drawn.
-        """
-        resizing = resizing or self.resizings.of_batch(frame.key, frame.positions[0])
-        return partial(self._plan, frame, resizing, self.transform.samples(frame.key, frame.positions))
-
-    def _plan(self, frame: Frame, resizing: Resizing | None, crops: Samples, n: int, content: Any) -> Plan:
+    def planned(self, key: tuple[int, int], position: int, resizing: Resizing | None, crops: Samples, n: int, content: Any) -> Plan:
+        """Return the plan of an image from its record's content. Raise Error without a place."""
         annotated = self.parse(content)
         datum = annotated.datum
         file = open_image(datum.data, self.transform.max_pixels) if datum.encoded else None
@@ -178,7 +219,7 @@ class AnnotatedStager:
         if self.distort is not None and shape[0] != 3:
             fix = "set force_color: true in transform_param" if file is not None else "make the database without --gray"
             raise Error(f"distort_param is set, and the image has {shape[0]} channels", fix=fix)
-        plan = self._drawn(n, Dice(frame.key, frame.positions[n]), Boxes.of(annotated), shape, resizing, crops)
+        plan = self._drawn(n, Dice(key, position), Boxes.of(annotated), shape, resizing, crops)
         plan.datum, plan.file = datum, file
         return plan
 
@@ -235,18 +276,27 @@ class AnnotatedStager:
         Images that differ in size, or are too large for the buffer, raise another exception.
         """
         laps = Laps()
-        contents = self.read(chunk.found)
+        contents = self.contents(chunk.found)
         laps.end(DISK)
         planner = self.planner(frame)
-        plans = [planner(n, content) for n, content in zip(chunk.images, contents)]
+        plans = [planner.whole(n, [planner.part(n, i, content) for i, content in enumerate(own)]) for n, own in zip(chunk.images, contents)]
         laps.end(DECODE)
         size = math.prod(plans[0].scene.shape)
         for n, plan in zip(chunk.images, plans):
-            self.stage(plan, buffer[n * size : (n + 1) * size], laps)
+            self.stage(plan, [self.image(part) for part in plan.parts], buffer[n * size : (n + 1) * size], laps)
         return Result([plan.scene for plan in plans], laps.seconds)
 
-    def stage(self, plan: Plan, room: np.ndarray, laps: Laps) -> None:
-        """Compute the image that `plan` describes and write it to `room`. Raise Error without a place."""
+    def stage(self, plan: Whole, images: list[np.ndarray], room: np.ndarray, laps: Laps) -> None:
+        """Join the images that `image` has made of the parts, and write the result to `room`."""
+        if len(images) > 1:
+            images = [image[:, :, ::-1] if part.mirror else image for part, image in zip(plan.parts, images)]
+            images = [joined(plan.join, images)]
+        laps.end(DECODE)
+        room.reshape(plan.scene.shape)[...] = images[0]
+        laps.end(COPY)
+
+    def image(self, plan: Plan) -> np.ndarray:
+        """Compute the image that `plan` describes, which is not mirrored yet. Raise Error without a place."""
         if plan.file is not None:
             with decoded(plan.file, self.color) as pixels:
                 ground = self._cut(pixels.transpose(2, 0, 1), plan)
@@ -255,10 +305,8 @@ class AnnotatedStager:
         image = ground if plan.resizing is None else plan.resizing.apply(ground, plan.resized, plan.method)
         if self.noise is not None:
             image = add_noise(image, self.noise, plan.dice)
-        laps.end(DECODE)
         (y, x), (height, width) = plan.corner, plan.crop
-        room.reshape(plan.shape[0], height, width)[...] = image[:, y : y + height, x : x + width]
-        laps.end(COPY)
+        return image[:, y : y + height, x : x + width]
 
     def _cut(self, image: np.ndarray, plan: Plan) -> np.ndarray:
         """Return the window of `plan`: the distorted image on a canvas of mean values."""

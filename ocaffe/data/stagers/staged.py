@@ -56,6 +56,10 @@ class StagedSource(Source):
     def _plan(self, index: int) -> Planned:
         """Return the batch number `index` with the places of its records."""
 
+    def _sent(self, found: Any) -> Any:
+        """Prepare a found record for another process."""
+        return self.store.sent(found)
+
     def _find(self, records: Sequence[int]) -> list[Any]:
         with self._finding:
             return list(self.store.find(records))
@@ -75,7 +79,7 @@ class StagedSource(Source):
         self._hurried = True
         try:
             buffers = self.shared or SharedBuffers(self.space, 0, buffers_ahead(self.workers.count, self.batch))
-            self._crew = Crew(self._stager, self.workers.count, self.batch, buffers, self.store.sent, self.effort, step)
+            self._crew = Crew(self._stager, self.workers.count, self.batch, buffers, self._sent, self.effort, step)
         except OSError as problem:  # too many open files, or no memory
             log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 

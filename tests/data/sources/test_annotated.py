@@ -324,8 +324,8 @@ def test_plans_are_those_of_batches(database: str) -> None:
     made = source(database, 4, f"{EXPAND} {RESIZE} mirror: true", f"{SAMPLER} }}")
     rows = np.concatenate([rows + [4 * number, 0, 0, 0, 0, 0, 0, 0] for number, (_, rows) in enumerate(batches(made, 2))])
     planned = list(itertools.islice(made.plans(), 8))
-    assert np.array_equal(np.concatenate([plan.boxes.rows(n) for n, (_, plan) in enumerate(planned)]), rows)
-    assert [record for record, _ in planned] == [plan.datum.label for _, plan in planned]
+    assert np.array_equal(np.concatenate([plan.scene.boxes.rows(n) for n, (_, plan) in enumerate(planned)]), rows)
+    assert [record for record, _ in planned] == [plan.parts[0].datum.label for _, plan in planned]
 
 
 @pytest.mark.parametrize(("boxes", "rows"), [(0, 1), (1, 1), (7, 7), (16, 16), (17, 24), (24, 24), (25, 32), (33, 48), (49, 64), (65, 96), (97, 128)])

@@ -71,8 +71,9 @@ def parts(made: AnnotatedSource, index: int, buffer: np.ndarray | None = None) -
         ((f"{DISTORT} {EXPAND} {NOISE} {RESIZE} mirror: true crop_size: 28 emit_constraint {{ emit_type: CENTER }}", SAMPLERS), "shuffle: true rand_skip: 3"),
         ((f"{SIZES} mirror: true", "yolo_data_type: 1"), ""),
         (("crop_size: 24",), ""),
+        ((f"{DISTORT} {EXPAND} {RESIZE} mirror: true mosaic {{ prob: 0.6 }} mixup {{ prob: 0.4 }}", SAMPLERS), "shuffle: true rand_skip: 3"),
     ],
-    ids=["all", "lists", "labels"],
+    ids=["all", "lists", "labels", "joined"],
 )
 def test_same_bytes(hurried: Callable[..., AnnotatedSource], tmp_path: pathlib.Path, settings: tuple[str, ...], data: str) -> None:
     fields = {} if len(settings) > 1 else {"type": None}
