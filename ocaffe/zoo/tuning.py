@@ -31,15 +31,18 @@ def freeze(layers: Sequence[Any], graph: Graph, until: str) -> None:
 def slow_down(layers: Sequence[Any], graph: Graph) -> None:
     """Let a layer learn half as fast as one whose blobs are half as high. So the first layers, which suit all images, keep most of their weights.
 
-    The layers of BatchNorm use the given statistics: those of a few small batches are worse.
+    The layers of BatchNorm use the given statistics, because those of a few small batches are worse. The Scale layers that belong to them stay too.
     """
     heights = {node.name: node.tops[0].shape[2] for node in graph.nodes if node.params and len(node.tops[0].shape) == 4 and node.tops[0].shape[2] > 1}
     least = min(heights.values(), default=1)
+    normed: set[str] = set()
     for layer in layers:
         if layer.type == "BatchNorm":
             layer.batch_norm_param.use_global_stats = True
         else:
-            _multiply(layer, graph, 2.0 ** -round(math.log2(heights.get(layer.name, least) / least)))
+            fixed = layer.type == "Scale" and layer.bottom[0] in normed
+            _multiply(layer, graph, 0 if fixed else 2.0 ** -round(math.log2(heights.get(layer.name, least) / least)))
+        normed = normed - set(layer.top) | (set(layer.top) if layer.type == "BatchNorm" else set())
 
 
 def _multiply(layer: Any, graph: Graph, factor: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from ocaffe import proto
-from ocaffe.cli import main
+from ocaffe.cli import fit, main
 from ocaffe.errors import Error
 from ocaffe.fit import start
 from ocaffe.fit.head import regression
@@ -18,7 +18,7 @@ from ocaffe.formats.text import parse, read_net, read_solver
 from ocaffe.formats.weights import read_weights
 from ocaffe.ir.target import Target
 from ocaffe.zoo.images import Images, find_images, is_color
-from ocaffe.zoo.project import Choices
+from ocaffe.zoo.project import Choices, write_project
 from ocaffe.zoo.templates import graph_of
 from ocaffe.zoo.tuning import freeze, slow_down
 from tests.zoo.digits import write_folders
@@ -121,9 +121,11 @@ NET = """
 layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 2 dim: 3 dim: 32 dim: 32 } } }
 layer { name: "a" type: "Convolution" bottom: "data" top: "a" convolution_param { num_output: 4 kernel_size: 3 pad: 1 stride: 2 } }
 layer { name: "a/bn" type: "BatchNorm" bottom: "a" top: "a" }
+layer { name: "a/scale" type: "Scale" bottom: "a" top: "a" scale_param { bias_term: true } }
 layer { name: "b" type: "Convolution" bottom: "a" top: "b" param { lr_mult: 1 } param { lr_mult: 2 } convolution_param { num_output: 4 kernel_size: 3 pad: 1 stride: 4 } }
 layer { name: "b/bn" type: "BatchNorm" bottom: "b" top: "b" }
 layer { name: "pool" type: "Pooling" bottom: "b" top: "pool" pooling_param { pool: AVE global_pooling: true } }
+layer { name: "scale" type: "Scale" bottom: "pool" top: "pool" }
 layer { name: "fc" type: "InnerProduct" bottom: "pool" top: "fc" inner_product_param { num_output: 3 } }
 """  # noqa: E501
 
@@ -135,13 +137,14 @@ def rates(layers: Any) -> dict[str, list[float]]:
 def test_layers_with_large_blobs_learn_slower() -> None:
     net = parse(NET, proto.NetParameter)
     slow_down(net.layer, graph_of(net))
-    assert rates(net.layer) == {"data": [], "a": [0.25, 0.25], "b": [1, 2], "pool": [], "fc": [1, 1]}
+    assert rates(net.layer) == {"data": [], "a": [0.25, 0.25], "a/scale": [0, 0], "b": [1, 2], "pool": [], "scale": [1], "fc": [1, 1]}
+    assert all(layer.batch_norm_param.use_global_stats for layer in net.layer if layer.type == "BatchNorm")
 
 
 def test_fixed_layers() -> None:
     net = parse(NET, proto.NetParameter)
-    freeze(net.layer, graph_of(net), "a/bn")
-    assert rates(net.layer) == {"data": [], "a": [0, 0], "b": [1, 2], "pool": [], "fc": []}
+    freeze(net.layer, graph_of(net), "a/scale")
+    assert rates(net.layer) == {"data": [], "a": [0, 0], "a/scale": [0, 0], "b": [1, 2], "pool": [], "scale": [], "fc": []}
     assert [layer.batch_norm_param.use_global_stats for layer in net.layer if layer.type == "BatchNorm"] == [True, False]
     with pytest.raises(Error, match="--freeze is 'pol', and the net has no such layer") as caught:
         freeze(net.layer, graph_of(net), "pol")
@@ -178,3 +181,33 @@ def test_two_phases(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixtu
     again = ["fit", "three", "--out", "c", "--weights", "b/best.caffemodel", *tuned[6:]]
     assert main(again) == 0
     assert "phase 1   layer ip2_3 begins from the weights" in capsys.readouterr().out
+
+
+def test_a_fit_killed_in_its_first_phase_goes_on(here: pathlib.Path, device: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folders(here / "five", 10, classes=5)
+    write_folders(here / "three", 10, classes=3)
+    flags = ["--net", "lenet", "--batch", "8", "--iterations", "8", "--device", str(device.number)]
+    assert main(["fit", "five", "--out", "a", *flags]) == 0
+    command = ["three", "--out", "b", "--weights", "a/best.caffemodel", "--transform", "scale: 0.00390625", *flags]
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as change:
+        change.setattr("ocaffe.fit.classes.train_head", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fit.main(command)
+    assert (here / "b/solver.prototxt").exists() and not (here / "b/start.caffemodel").exists()
+    assert fit.main(command) == 0
+    assert "phase 1   layer ip2_3 learned first" in capsys.readouterr().out and (here / "b/results.json").exists()
+
+
+def test_lint_finds_nothing_in_the_files(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fixed statistics of BatchNorm are on purpose."""
+    photos(here / "photos", each=10)
+    (here / "w.caffemodel").write_bytes(b"")
+    choices = Choices(weights="w.caffemodel", start="start.caffemodel", size=64)
+    write_project("mobilenet_v2", "photos", "out", choices)
+    (here / "out/start.caffemodel").write_bytes(b"")
+    assert main(["lint", "out/train_val.prototxt"]) == 0
+    assert "statistics" not in capsys.readouterr().out
