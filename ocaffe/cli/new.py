@@ -8,13 +8,14 @@ from typing import Any
 
 from ocaffe.cl.device import choose, list_devices, no_opencl
 from ocaffe.cli.flags import Parser, max_slowdown, slowdown_flag
-from ocaffe.cli.planning import Machine, plans_of_solver, sentence_about_less
+from ocaffe.cli.planning import plans_of_solver, sentence_about_less
 from ocaffe.data.changes.resample import check_pixels
 from ocaffe.errors import Error, shape_text
 from ocaffe.ir.target import Target
 from ocaffe.memory.curve import chosen_text, smallest_within
 from ocaffe.memory.report import size_text
 from ocaffe.shown import command, path_word, say
+from ocaffe.solver.planning import Machine
 from ocaffe.support import log
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo.detection_project import is_detector, write_detector

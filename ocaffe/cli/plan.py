@@ -22,7 +22,6 @@ from ocaffe.cli.flags import (
     stages,
     state_flags,
 )
-from ocaffe.cli.planning import Machine, NetsToPlan, NetToPlan, net_to_plan, solver_to_plan
 from ocaffe.data.databases.assumed import AssumedData, assumed_data, parse_shape
 from ocaffe.errors import Error, shape_text
 from ocaffe.formats.batch import batched
@@ -40,6 +39,7 @@ from ocaffe.memory.plan import MemoryPlan
 from ocaffe.memory.process import RuntimeMemory
 from ocaffe.memory.report import ROLES, bytes_beside, dump, host_bytes, persistent, report, size_text
 from ocaffe.shown import say
+from ocaffe.solver.planning import Machine, NetsToPlan, NetToPlan, net_to_plan, solver_to_plan
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
 

@@ -12,12 +12,12 @@ from google.protobuf import text_format
 
 from ocaffe import proto
 from ocaffe.cli import main, planning
-from ocaffe.cli.planning import Machine, solver_to_plan
 from ocaffe.formats.text import read_net
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.rates import Rates
 from ocaffe.ir.target import Target
 from ocaffe.memory.curve import Curve, table, trace
+from ocaffe.solver.planning import Machine, solver_to_plan
 from tests.harness import treat_as_large
 from tests.memory.test_html import Page
 from tests.memory.test_limit import deep_solver

@@ -9,7 +9,7 @@ import pytest
 
 from ocaffe.cl.workers import most_contexts
 from ocaffe.cli import plan
-from ocaffe.cli.planning import Machine
+from ocaffe.solver.planning import Machine
 
 MIB = 1 << 20
 NET = """
