@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ocaffe.cl.device import Device, select_device
@@ -13,7 +14,7 @@ from ocaffe.cli.train import train, train_options
 from ocaffe.errors import Error
 from ocaffe.fit.boxes import Boxes
 from ocaffe.fit.classes import Classes
-from ocaffe.fit.files import BEST, LOG, keep_best, unfinished
+from ocaffe.fit.files import BEST, LOG, batch_in, keep_best, unfinished
 from ocaffe.fit.head import START
 from ocaffe.fit.masks import Masks
 from ocaffe.fit.report import announce, report
@@ -51,10 +52,13 @@ def main(argv: Sequence[str]) -> int:
         say(f"data      {seen.task}: {seen.why}", flush=True)
     if options.freeze and seen.task != CLASSES:
         raise Error(f"--freeze is given, and the data are {seen.task}", place=f"ocaffe {NAME}", fix="leave it out: it is for images with one class each")
-    wanted = Wanted(options.data, seen, options.out, options.net, choices, device.target, unfinished(options.out))
+    again = unfinished(options.out)
+    if again and choices.auto_batch:  # the memory that is free may be another one now
+        choices = replace(choices, batch=batch_in(options.out))
+    wanted = Wanted(options.data, seen, options.out, options.net, choices, device.target, again)
     project = task.project(wanted)
     announce(project, device.info.name)
-    if slowdown is None and (less := sentence_about_less(project.path("solver.prototxt"), project.bytes, device.target)):
+    if slowdown is None and not options.memory_limit and (less := sentence_about_less(project.path("solver.prototxt"), project.bytes, device.target)):
         say(f"memory    {less}")
     try:
         _prepare(task, project, device)
@@ -82,7 +86,7 @@ def _prepare(task: Task, project: Project, device: Device) -> None:
 def _parser() -> Parser:
     parser = Parser(NAME, "Train a net on your own images and test it. All files are ordinary prototxts: edit them and go on with `ocaffe train`.")
     parser.add_argument("data", metavar="DATA", help="class folders, a table (.csv), a list (.txt), a folder with parts for training and testing, "
-                                                    "or a data set with boxes (VOC, COCO, YOLO, LabelMe)")  # fmt: skip
+                                                    "or a data set with boxes (VOC, COCO, YOLO, LabelMe), with masks, or with lines of text")  # fmt: skip
     parser.flag("out", "", "folder for all files; required")
     parser.flag("task", "", "what the data are, if it is not clear", choices=tuple(TASKS))
     parser.flag("net", "", f"a net of `ocaffe zoo`, or a deploy.prototxt; default: for classes {PUBLIC} if its public weights are installed and the images "
@@ -100,7 +104,8 @@ def _parser() -> Parser:
 def _train(project: Project, tests: Progress, options: Any, again: bool) -> int:
     """Train with the log in a file. Return the number of iterations. `again`: from the newest snapshot on."""
     argv = ["--solver", project.path("solver.prototxt"), *(["--snapshot", "auto"] if again else [])]
-    argv += [text for name in ("device", "gpu", "math", "max_slowdown") if getattr(options, name) for text in (f"--{name}", getattr(options, name))]
+    flags = [name for name in ("device", "gpu", "math", "max_slowdown", "memory_limit") if getattr(options, name)]
+    argv += [text for name in flags for text in (f"--{name}", getattr(options, name))]
     with log.into(project.path(LOG), "a" if again else "w", links=False):
         for note in project.notes:
             log.info("caffe.cpp:1", note)

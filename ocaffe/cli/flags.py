@@ -19,6 +19,7 @@ from ocaffe.support import log
 from ocaffe.support.finite import LARGEST
 from ocaffe.support.whole import MOST_DIGITS, signed, whole
 
+AUTO_BATCH = -(1 << 40)  # the value of --batch auto
 AUTO_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 CAFFE_COMMANDS = ("train", "test", "time", "device_query")
 CAFFE_FLAGS = ("gpu", "solver", "model", "phase", "level", "stage", "snapshot", "weights", "iterations", "sigint_effect", "sighup_effect")
@@ -245,6 +246,16 @@ def max_slowdown(options: argparse.Namespace) -> float | None:
 
 def batch_flag(parser: Parser, what: str = "batch size of data and inputs, in place of the files'") -> None:
     parser.flag("batch", 0, what, least=1)
+
+
+def auto_batch_flag(parser: Parser, what: str, least: int | None = None) -> None:
+    """Add --batch as a whole number, 0 by default, or AUTO_BATCH for 'auto'. `least`: the least number that may be given."""
+    parser.add_argument("--batch", "-batch", type=partial(_batch, least), default=0, metavar="BATCH", help=f"{what}; auto: the largest one that fits")
+
+
+def _batch(least: int | None, text: str) -> int:
+    """Return the whole number in `text`, AUTO_BATCH for 'auto'."""
+    return AUTO_BATCH if text == "auto" else whole_number(text) if least is None else _at_least(least, text)
 
 
 def batches_flag(parser: Parser, what: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ocaffe.cl.device import choose, list_devices, no_opencl
-from ocaffe.cli.flags import Parser, max_slowdown, slowdown_flag
+from ocaffe.cli.flags import AUTO_BATCH, Parser, auto_batch_flag, max_slowdown, memory_limit, slowdown_flag
 from ocaffe.cli.planning import plans_of_solver, sentence_about_less
 from ocaffe.data.changes.resample import check_pixels
 from ocaffe.errors import Error, shape_text
@@ -26,7 +26,9 @@ from ocaffe.zoo.text_project import is_reader, write_reader
 
 NAME = "new"
 OF_PIXELS = ("class_weights", "batch_norm")  # flags of nets that find the class of each pixel
-OF_DATA = ("classes", "val", "size", "batch", "weights", "iterations", "epochs", *OF_PIXELS, "max_slowdown", "gpu", "device")  # flags that need --data
+OF_DATA = (
+    "classes", "val", "size", "batch", "memory_limit", "weights", "iterations", "epochs", *OF_PIXELS, "max_slowdown", "gpu", "device",
+)  # fmt: skip  # flags that need --data
 WRITERS = ((is_detector, write_detector), (is_segmenter, write_segmenter), (is_reader, write_reader))  # of files for other data than images of one class
 
 
@@ -44,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         choices = choices_of(options, size=options.size, epochs=options.epochs, **of_pixels)
         write = next((write for fits, write in WRITERS if fits(options.net)), write_project)
         slowdown, target = max_slowdown(options), target_of(options)
-        _report(write(options.net, options.data, out, choices, target), target or NO_DEVICE, slowdown)
+        _report(write(options.net, options.data, out, choices, target), target or NO_DEVICE, slowdown, options.memory_limit)
         return 0
     given = next((name for name in OF_DATA if getattr(options, name)), None)
     if given is not None:
@@ -80,7 +82,8 @@ def project_flags(parser: Parser, size: str, epochs: str, weights: str = "") -> 
     parser.flag("test", SHARE, "share of each class for testing, if the data have no part for it")
     parser.flag("classes", 0, "number of classes, if the data do not say it")
     parser.flag("size", 0, f"height and width of the net's images in pixels; default: {size}")
-    parser.flag("batch", 0, "images of an iteration; default: 64, or as many as the device can hold")
+    auto_batch_flag(parser, "images of an iteration; default: 64, or as many as the device can hold")
+    parser.flag("memory_limit", "", "memory limit of the training: bytes, a number with K, M or G; the batch fits it")
     parser.flag("weights", "", f"begin from these weights, with a lower rate{weights}")
     parser.flag("iterations", 0, "iterations of the training")
     parser.flag("epochs", 0, f"or passes over the images; default: {epochs}")
@@ -92,8 +95,11 @@ def choices_of(options: argparse.Namespace, **more: Any) -> Choices:
     """Return the choices of `project_flags` and --seed, without size and epochs, and `more` of them. Raise Error for a size of too many pixels."""
     check_pixels("images of --size", options.size, options.size, "--size 224, or another number of pixels that is about the side of the images", "--size")
     augment = None if options.augment == "net" else "" if options.augment == "none" else options.augment
+    limit = memory_limit(options.memory_limit) if options.memory_limit != "auto" else None
+    auto = options.batch == AUTO_BATCH
     return Choices(
-        classes=options.classes, batch=options.batch, weights=options.weights, iterations=options.iterations, augment=augment, transform=options.transform,
+        classes=options.classes, batch=0 if auto else options.batch, auto_batch=auto, memory_limit=limit or 0,
+        weights=options.weights, iterations=options.iterations, augment=augment, transform=options.transform,
         val=options.val, share=options.test, seed=options.seed, **more,
     )  # fmt: skip
 
@@ -108,8 +114,8 @@ def target_of(options: argparse.Namespace) -> Target | None:
     return choose(devices, options.device or None, options.gpu or None, default=os.environ.get("OCAFFE_DEVICE")).target
 
 
-def _report(made: Project, target: Target, slowdown: float | None) -> None:
-    solver, flags = made.path("solver.prototxt"), list[str]()
+def _report(made: Project, target: Target, slowdown: float | None, limit: str) -> None:
+    solver, flags = made.path("solver.prototxt"), ["--memory-limit", limit] if limit else list[str]()
     say(f"{', '.join(FILES)} in {made.folder}")
     say(f"images      {made.images.train.images} for training, {made.images.test.images} for testing; {made.classes} classes")
     say(f"net         {made.net}, input {shape_text(made.shape)}")
@@ -122,6 +128,6 @@ def _report(made: Project, target: Target, slowdown: float | None) -> None:
             chosen = smallest_within(plans, slowdown)
             say(f"{chosen_text(chosen, plans(None), slowdown)}, on {machine.name}")
         flags = ["--memory-limit", chosen.flag] if chosen.flag else []
-    elif less := sentence_about_less(solver, made.bytes, target):
+    elif not limit and (less := sentence_about_less(solver, made.bytes, target)):
         say(f"memory      {less}")
     say(f"next: {command('ocaffe', 'train', '--solver', path_word(solver), *flags)}")

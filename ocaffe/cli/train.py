@@ -10,8 +10,9 @@ from typing import Any
 from ocaffe import proto
 from ocaffe.cl.device import Device, list_devices, select_device
 from ocaffe.cli.flags import (
+    AUTO_BATCH,
     Parser,
-    batch_flag,
+    auto_batch_flag,
     check_outputs,
     device_flags,
     kind_flag,
@@ -30,11 +31,15 @@ from ocaffe.cli.signals import Signals
 from ocaffe.cli.view import view, view_flags
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import write_sidecar
-from ocaffe.formats.text import read_solver
+from ocaffe.formats.text import read_net, read_solver
 from ocaffe.formats.upgrade import upgrade_solver
+from ocaffe.graph.options import NetOptions
 from ocaffe.memory.process import RuntimeMemory, device_line, process_line
+from ocaffe.memory.report import size_text
 from ocaffe.parallel.world import ALONE, World
 from ocaffe.solver.checks import writes_snapshots
+from ocaffe.solver.largest_batch import MOST_BATCH, largest_batch, room
+from ocaffe.solver.planning import Machine, NetsToPlan, solver_to_plan
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.solver.watch import Watch
@@ -71,7 +76,7 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
         "--set", "-set", dest="settings", action="append", default=[], metavar="FIELD=VALUE", help="a field of the solver and its value; may be given again"
     )
     parser.former("max_iter")
-    batch_flag(parser, "batch size of the TRAIN net, in place of the file's")
+    auto_batch_flag(parser, "batch size of the TRAIN net, in place of the file's", least=1)
     imdb_flags(parser)
     rank_flags(parser)
     parser.flag("log_json", "", "also write a JSON record per display and test to this file")
@@ -105,12 +110,13 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         resume = world.broadcast(newest(prefix) if auto and world.first else options.snapshot or None)
         device = training_device(param, options, world)
         stack.callback(device.close)
+        batch = _largest(path, param, options, device, world) if options.batch == AUTO_BATCH else options.batch
         start, free = taken() if device.info.target.is_cpu else None, device.free() if device.context_bytes else None
         solver = Solver(
             param, device, file=path, weights=[options.weights] if options.weights else (), resume=resume, keep_resume=not auto,
             level=options.level, stages=stages(options.stage) or ("",), allow_unknown_fields=options.allow_unknown_fields,
             memory_limit=memory_limit(options.memory_limit, device.target.free_memory), max_slowdown=slowdown, recompute=options.recompute,
-            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=options.batch, prepare=prepared(options),
+            world=world, exchange=options.exchange, gradient_bits=options.gradient_bits, batch=batch, prepare=prepared(options),
         )  # fmt: skip
         stack.callback(solver.close)
         if writes_snapshots(param) and world.first:
@@ -147,6 +153,34 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         if line:
             log.info("caffe.cpp:249", line)
         log.info("caffe.cpp:250", "Optimization Done.")
+
+
+def _largest(path: str, param: Any, options: argparse.Namespace, device: Device, world: World) -> int:
+    """Return the largest batch whose training fits the device, or --memory-limit, of all ranks. Log it. Raise Error."""
+    limit = memory_limit(options.memory_limit, device.target.free_memory)
+    allowed, target = room(device.target, limit, device.context_bytes), Machine.assumed(device.target)
+    param = type(param).FromString(param.SerializeToString())
+    param.train_state.level = options.level
+    param.train_state.stage.extend(stages(options.stage))
+    settings, prepare = NetOptions(recompute=options.recompute, debug=param.debug_info), prepared(options)
+
+    def planned(batch: int) -> NetsToPlan:
+        with log.muted():
+            return solver_to_plan(param, lambda name: read_net(name, options.allow_unknown_fields), settings, batch, prepare)
+
+    least, more = planned(1), planned(2)
+    records = least.records
+    if least.batch == more.batch:
+        raise Error("--batch is auto, and no layer of the TRAIN net has a batch size", place=path, fix="leave out --batch")
+    try:
+        found = largest_batch(lambda batch: planned(batch).plans(target)(None).bytes, allowed, records or MOST_BATCH)
+    except Error as problem:
+        problem.place = problem.place or path
+        raise
+    batch = min(world.gather(found.batch))
+    why = f"all {records} images" if found.whole and records else f"the largest that fits {size_text(allowed)}"
+    log.info("caffe.cpp:218", f"Batch of {batch}, {why}; the plan takes {size_text(found.bytes)}")
+    return batch
 
 
 def _solver(path: str, options: argparse.Namespace, warn: Callable[[str], None]) -> Any:

@@ -5,8 +5,12 @@ import glob
 import os
 import shutil
 
+from ocaffe import proto
 from ocaffe.errors import Error
 from ocaffe.evaluation.sidecar import sidecar_of
+from ocaffe.formats.filter import filter_net
+from ocaffe.formats.text import read_net
+from ocaffe.formats.upgrade import upgrade_net
 from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write, clear_killed, open_plain
 from ocaffe.zoo.project import FILES, Project
@@ -32,3 +36,10 @@ def keep_best(project: Project) -> str:
         with open_plain(source) as stream, atomic_write(target) as out:
             shutil.copyfileobj(stream, out)
     return best
+
+
+def batch_in(out: str) -> int:
+    """Return the images of an iteration in the files of a training. Raise Error."""
+    net = filter_net(upgrade_net(read_net(os.path.join(out, FILES[0]))), proto.NetState(phase=proto.TRAIN))
+    batches = (value.batch_size for layer in net.layer for field, value in layer.ListFields() if field.name.endswith("_param") and hasattr(value, "batch_size"))
+    return next(batches, 0)

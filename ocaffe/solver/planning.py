@@ -13,6 +13,7 @@ from ocaffe.cl.workers import most_contexts
 from ocaffe.compiler.compile import CompiledNet, compile_net, nearest_net
 from ocaffe.compiler.network import phase_net
 from ocaffe.compiler.points import NetOfStep, plans_of
+from ocaffe.formats.batch import with_batch
 from ocaffe.graph.build import build
 from ocaffe.graph.options import NetOptions
 from ocaffe.graph.parameters import ParameterGroup
@@ -89,6 +90,12 @@ class NetsToPlan:
         return max((top.shape[0] for node in graph.nodes if not node.bottoms for top in node.tops if top.shape), default=0)
 
     @property
+    def records(self) -> int:
+        """The images of the first data layer of the first net; 0 if they are not known."""
+        orders = (getattr(getattr(node.layer, "source", None), "order", None) for node in self.nets[0].graph.nodes)
+        return max((order.entries for order in orders if order is not None), default=0)
+
+    @property
     def images(self) -> int:
         """The images of a step; 0 if the net has no inputs."""
         return self.batch * self.nets[0].runs
@@ -112,10 +119,15 @@ def net_to_plan(net: Any, phase: str, level: int, stage: tuple[str, ...], option
     return NetsToPlan([NetToPlan(phase, message, graph, ParameterGroup(graph.params), options, 1)], caffe)
 
 
-def solver_to_plan(param: Any, read: Callable[[str], Any], options: NetOptions) -> NetsToPlan:
-    """Return the TRAIN and TEST nets of a SolverParameter for planning. `read` returns the net of a path. TEST nets share parameters by name."""
+def solver_to_plan(
+    param: Any, read: Callable[[str], Any], options: NetOptions, batch: int = 0, prepare: Callable[[Any, int], Any] = lambda net, phase: net
+) -> NetsToPlan:  # fmt: skip
+    """Return the TRAIN and TEST nets of a SolverParameter for planning. `read` returns the net of a path. TEST nets share parameters by name.
+
+    `batch`: of the TRAIN net, 0 for that of the file. `prepare`: as of Solver.
+    """
     train, tests = net_messages(param, read)
-    message = train()
+    message = with_batch(prepare(train(), proto.TRAIN), batch)
     graph = build(message, proto.TRAIN)
     group = ParameterGroup(graph.params)
     options = replace(options, backward=True)
@@ -124,7 +136,7 @@ def solver_to_plan(param: Any, read: Callable[[str], Any], options: NetOptions) 
     nets = [NetToPlan("TRAIN", message, graph, group, options, max(1, param.iter_size), Updater(group, param))]
     theirs = {(p.layer, p.index): p for p in graph.params}
     for index, make in enumerate(tests):
-        message = make()
+        message = prepare(make(), proto.TEST)
         test = build(message, proto.TEST)
         own = []
         for parameter in test.params:

@@ -148,6 +148,17 @@ def quiet(level: int = 1) -> None:
     minimum = level
 
 
+@contextlib.contextmanager
+def muted() -> Iterator[None]:
+    """Context in which no line is written, for work that is done again outside of it."""
+    global minimum
+    before, minimum = minimum, len(LEVELS)
+    try:
+        yield
+    finally:
+        minimum = before
+
+
 def on_terminal() -> bool:
     """Whether lines go to stderr."""
     return sink is _write

@@ -35,6 +35,7 @@ from ocaffe.zoo.project import (
     complete_solver,
     finish,
     fitting_batch,
+    rate_factor,
     readme_head,
     readme_table,
     weights_of,
@@ -130,7 +131,8 @@ def write_detector(
     check_weights(choices.weights)
     found = find_annotated(data, choices.val)
     made = kind(net, found, out, choices)
-    batch, size, notes = fitting_batch(made.bytes, choices.batch, min(made.batch, found.images.train.images), target)
+    count = found.images.train.images
+    batch, size, notes = fitting_batch(made, made.bytes, choices, min(made.batch, count), count, target)
     solver = made.solver(batch)
     classes = len(found.images.classes)
     project = Project(out, net, found.images, classes, image_shape(made.deploy), batch, solver.max_iter, SCORE, size, (*made.changes, *notes))
@@ -207,7 +209,7 @@ class Detector(ABC):
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, (self.choices.epochs or self.epochs[tuned]) * epoch)
         tests = max(count for count in range(1, TESTS + 1) if iterations % count == 0 and (count == 1 or iterations // count >= epoch))
         interval = iterations // tests  # so that the last weights are tested
-        rate = self.published.base_lr * batch / self.published_batch * (self.tuning if tuned else 1)
+        rate = self.published.base_lr * rate_factor(batch, self.published_batch, self.choices) * (self.tuning if tuned else 1)
         made = proto.SolverParameter()
         made.CopyFrom(self.published)
         for field in ("stepvalue", "stepsize", "gamma", "test_iter"):

@@ -8,16 +8,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from ocaffe import proto
+from ocaffe.data.databases.assumed import assumed_data
 from ocaffe.errors import Error, shape_text
-from ocaffe.formats.text import parse
+from ocaffe.formats.text import parse, read_net
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.graph import Graph
 from ocaffe.ir.target import Target
 from ocaffe.memory.report import size_text
 from ocaffe.shown import code_span, command, markdown, path_word
+from ocaffe.solver.largest_batch import largest_batch, room
+from ocaffe.solver.planning import Machine, NetsToPlan, solver_to_plan
+from ocaffe.support import log
 from ocaffe.support.files import check_free, clear_killed, new_entries, read_plain
 from ocaffe.tools.datasets.folder_set import SHARE
 from ocaffe.zoo import FOLDER
@@ -31,6 +35,8 @@ from ocaffe.zoo.tuning import freeze, slow_down
 from ocaffe.zoo.weights import check_weights, transform_of
 
 BATCH = 64  # images, if they fit
+EPOCH = 10  # iterations of an epoch, at least, with --batch auto
+MOST_FACTOR = 4  # of the published rate, with --batch auto
 FREE_SHARE = 0.95  # of the free memory; drivers need the rest for programs and queues
 EPOCHS, TUNING_EPOCHS = 30, 10  # from fillers, from weights
 LEAST_ITERATIONS = 200
@@ -48,7 +54,8 @@ FILES = ("train_val.prototxt", "solver.prototxt", "deploy.prototxt", "README.md"
 class Choices:
     """The settings of a project. Zeros and empty texts leave the choice to `write_project`.
 
-    `size`: side of the net's images in pixels. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
+    `size`: side of the net's images in pixels. `auto_batch`: the largest batch that fits the device, and
+    `memory_limit` bytes if they are given. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
     `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `batch_norm`: add BatchNorm to a segmentation net.
     `width`: of the images of a net that reads text, in pixels. `thin`: divide its channels by this number, for a smaller net.
@@ -64,6 +71,8 @@ class Choices:
     size: int = 0
     width: int = 0
     batch: int = 0
+    auto_batch: bool = False
+    memory_limit: int = 0
     weights: str = ""
     iterations: int = 0
     epochs: int = 0
@@ -149,7 +158,8 @@ def write_project(
             slow_down(made.body, graph)
         if choices.freeze:
             freeze(made.body, graph, choices.freeze)
-    batch, size, notes = fitting_batch(partial(training_bytes, writer), choices.batch, min(BATCH, images.train.images), target)
+    count = images.train.images
+    batch, size, notes = fitting_batch(writer, partial(training_bytes, writer), choices, min(BATCH, count), count, target)
     solver = writer.solver(batch)
     texts = {
         "train_val.prototxt": prototxt(writer.train_val(batch)),
@@ -216,9 +226,12 @@ class _Writer:
         return net
 
     def test_batch(self, batch: int) -> int:
-        """Return a batch of at most this size in whose batches the fewest test images come twice."""
+        """Return a batch of at most this size in whose batches the fewest test images come twice.
+
+        With auto_batch it is half the size, so that the TEST net is not the larger one.
+        """
         count = self.images.test.images
-        most = min(batch, count)
+        most = min(max(1, batch // 2) if self.choices.auto_batch else batch, count)
         return min(range(max(1, most // 2), most + 1), key=lambda size: (-count % size, -size))
 
     def _data(self, layer: Any, phase: int, batch: int) -> None:
@@ -268,7 +281,7 @@ class _Writer:
         epoch = math.ceil(images / batch)
         iterations = self.choices.iterations or max(LEAST_ITERATIONS, epochs * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
-        rate = published.base_lr * batch / self.given.batch * (TUNING if self.choices.weights and not self.choices.start else 1)
+        rate = published.base_lr * rate_factor(batch, self.given.batch, self.choices) * (TUNING if self.choices.weights and not self.choices.start else 1)
         if self.choices.start:
             rate = min(rate * STARTED, STARTED_MOST)
         solver = proto.SolverParameter(
@@ -324,25 +337,69 @@ def _channelled(transform: Any, channels: int) -> Any:
     return made
 
 
-def fitting_batch(planned: Callable[[int, Target], int], given: int, most: int, target: Target | None) -> tuple[int, int, list[str]]:
-    """Return the batch, the bytes of a training with it, and notes: `given`, or `most`, halved until the training fits `target`.
+class Planned(Protocol):
+    """The messages of a project for any batch."""
 
-    `planned` returns the bytes of a training with a batch on a device. Raise Error.
+    def train_val(self, batch: int) -> Any:
+        """Return the net of the training and of the test."""
+
+    def solver(self, batch: int) -> Any:
+        """Return the solver."""
+
+
+def fitting_batch(
+    made: Planned, planned: Callable[[int, Target], int], choices: Choices, most: int, images: int, target: Target | None
+) -> tuple[int, int, list[str]]:  # fmt: skip
+    """Return the batch, the bytes of a training with it, and notes: the chosen one, or `most`, halved until the training fits `target`.
+
+    `planned` returns the bytes of a training with a batch on a device, without the TEST net. `images`: for training. Raise Error.
     """
-    device = target or NO_DEVICE
-    if given < 0:
-        raise Error(f"--batch is {given}", fix="give a number of images, such as --batch 32")
+    if choices.batch < 0:
+        raise Error(f"--batch is {choices.batch}", fix="give a number of images, such as --batch 32, or --batch auto")
+    if choices.auto_batch and not choices.batch:
+        return _largest(made, choices, most, images, target)
+    device, given = target or NO_DEVICE, choices.batch
     batch = given or most
     size = planned(batch, device)
-    allowed = int(device.free_memory * FREE_SHARE)
-    while target and not given and batch > 1 and size > allowed:
+    allowed = min(int(device.free_memory * FREE_SHARE), choices.memory_limit or device.free_memory)
+    while (target or choices.memory_limit) and not given and batch > 1 and size > allowed:
         batch //= 2
         size = planned(batch, device)
     notes = []
-    if target and size > allowed:
+    if target and size > allowed and not choices.memory_limit:
         remedy = "train with --memory-limit auto, or choose a smaller --batch"
         notes.append(f"a batch of {batch} takes {size_text(size)}, and {size_text(allowed)} are free: {remedy}")
     return batch, size, notes
+
+
+def _largest(made: Planned, choices: Choices, least: int, images: int, target: Target | None) -> tuple[int, int, list[str]]:
+    """Return the largest batch that fits, with the TEST net, and leaves an epoch of EPOCH iterations; or `least`, if it is larger and fits."""
+    if target is None and not choices.memory_limit:
+        raise Error("--batch is auto, and this machine has no OpenCL device", fix="give a number of images, such as --batch 32")
+    device = target or NO_DEVICE
+    allowed, machine, most = room(device, choices.memory_limit or None), Machine.assumed(device), max(least, images // EPOCH)
+    with log.muted(), assumed_data() as data:
+        def nets(batch: int) -> NetsToPlan:
+            param, message = proto.SolverParameter(), data.complete(made.train_val(batch))
+            param.CopyFrom(made.solver(batch))
+            param.net_param.CopyFrom(message)  # no file has it yet
+            param.ClearField("net")
+            return solver_to_plan(param, read_net, NetOptions())
+
+        if nets(1).batch == nets(2).batch:
+            return least, nets(least).plans(machine)(None).bytes, ["the net takes one image at a time, and the batch does not change its memory"]
+        found = largest_batch(lambda batch: nets(batch).plans(machine)(None).bytes, allowed, most)
+    if not found.whole:
+        why = f"the largest that fits {size_text(allowed)}"
+    else:
+        why = f"a larger one would leave fewer than {EPOCH} iterations of an epoch of {images} images"
+    return found.batch, found.bytes, [f"batch of {found.batch}: {why}"]
+
+
+def rate_factor(batch: int, published: int, choices: Choices) -> float:
+    """Return the factor of the published rate, which is for `published` images. A batch that only the memory has chosen may be too large for that."""
+    factor = batch / published
+    return min(factor, MOST_FACTOR) if choices.auto_batch else factor
 
 
 def training_bytes(writer: _Writer, batch: int, target: Target) -> int:

@@ -102,7 +102,8 @@ def write_segmenter(
     check_weights(choices.weights)
     masks = find_masks(data, choices.val)
     made = _Segmenter(net, masks, out, choices)
-    batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, masks.images.train.images), target)
+    count = masks.images.train.images
+    batch, size, notes = fitting_batch(made, made.bytes, choices, min(BATCH, count), count, target)
     reshaped = _reshaped(made.stored, made.graph(1), choices.weights)
     if reshaped:
         made.begin = os.path.join(out, BEGIN)

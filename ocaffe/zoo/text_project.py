@@ -130,7 +130,8 @@ def write_reader(
     check_weights(choices.weights)
     texts = find_texts(data, choices.val)
     made = _Reader(net, texts, out, choices)
-    batch, size, notes = fitting_batch(made.bytes, choices.batch, min(BATCH, texts.images.train.images), target)
+    count = texts.images.train.images
+    batch, size, notes = fitting_batch(made, made.bytes, choices, min(BATCH, count), count, target)
     steps = next(node.bottoms[0].shape[0] for node in made.graph(1).nodes if node.type == "WarpCTCLoss")
     if steps < texts.steps:
         notes.append(f"the net has {steps} time steps, and a text needs {texts.steps}. Texts that need too many have no loss: use wider images")
