@@ -40,7 +40,7 @@ def score(net: pathlib.Path, weights: str, device: str, quantized: str = "") -> 
     argv += ["--quantized", quantized] if quantized else ["--weights", weights]
     argv += ["--device", device] if device else []
     text = subprocess.run(argv, check=True, capture_output=True, text=True)
-    found = re.findall(r"(\w+) = ([\d.]+)", text.stdout + text.stderr)
+    found = re.findall(r"(\w+) = ([\d.e+-]+)", text.stdout + text.stderr)
     values = [float(value) for name, value in found if name in ("detection_eval", "mean_iou")]
     if not values:
         sys.exit(f"no score in: {(text.stdout + text.stderr)[-2000:]}")

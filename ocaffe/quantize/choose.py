@@ -8,6 +8,7 @@ import numpy as np
 
 from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
+from ocaffe.ir.tensor import Shape
 from ocaffe.layers.base import layer_type
 from ocaffe.quantize.counts import Counts
 from ocaffe.quantize.grid import Grid, grid
@@ -21,6 +22,7 @@ from ocaffe.quantize.table import Entry
 from ocaffe.quantize.thresholds import METHODS, squared_error
 
 AUTO = "auto"
+NEAR_ZERO = 1e-2  # of the mean power of images
 
 
 def choose(
@@ -55,9 +57,10 @@ def _candidates(counts: Counts, scheme: Scheme, method: str) -> dict[str, Grid]:
 def _errors(
     net: Net, at: Sequence[Place], candidates: Mapping[str, Mapping[str, Grid]], images: Images, device: Any, tell: Tell
 ) -> dict[str, dict[str, float]]:
-    """Return the mean squared error of the products that read a value, by value and method, as a share of the mean square of their outputs.
+    """Return the squared error of the products that read a value, by value and method, as a share of the square of their outputs; the mean over all images.
 
-    A product is linear. So its error is its output for the rounding error of the value, without its bias.
+    A product is linear. So its error is its output for the rounding error of the value, without its bias. A share for each image, because a few images with
+    very large values would decide alone.
     """
     made = copied(net)
     for layer in made.layers:
@@ -72,22 +75,27 @@ def _errors(
                 stem, value = f"{place.value}/{method}/{name}", reader.bottom[0]  # perhaps behind layers that move values
                 rounding, arrays[f"{stem}/grid"] = fake_quantize(f"{stem}/grid", value, f"{stem}/rounded", on)
                 error = difference(f"{stem}/rounded", value, f"{stem}/error")
-                probes += [rounding, error, *_squares(reader, f"{stem}/error", stem)]
+                probes += [rounding, error, *_squares(reader, f"{stem}/error", stem, made.shapes[reader.top[0]])]
                 sums.setdefault((place.value, method), []).append((reader.top[0], probes[-1].top[0]))
     outputs = list(dict.fromkeys(output for pairs in sums.values() for output, _ in pairs))
-    probes += [sum_of_squares(output, f"{output}/power") for output in outputs]
-    totals = dict.fromkeys([*(top for pairs in sums.values() for _, top in pairs), *(f"{output}/power" for output in outputs)], 0.0)
-    if not totals:
-        return {}
-    with running(images.message(made, probes), arrays, list(totals), device) as run:
-        for done in images.run(run):
-            for top in totals:
-                totals[top] += float(np.asarray(run.blobs[top].data, np.float64).sum())
-            tell(done)
+    probes += [sum_of_squares(output, f"{output}/power", made.shapes[output]) for output in outputs]
     found: dict[str, dict[str, float]] = {}
-    for (value, method), pairs in sums.items():
-        found.setdefault(value, {})[method] = sum(totals[top] / max(totals[f"{output}/power"], 1e-30) for output, top in pairs)
+    tops = [*(top for pairs in sums.values() for _, top in pairs), *(f"{output}/power" for output in outputs)]
+    if not tops:
+        return found
+    with running(images.message(made, probes), arrays, tops, device) as run:
+        for done in images.run(run):
+            squares = {top: np.asarray(run.blobs[top].data, np.float64).reshape(-1) for top in tops}
+            for (value, method), pairs in sums.items():
+                own = found.setdefault(value, {})
+                own[method] = own.get(method, 0.0) + sum(_share(squares[top], squares[f"{output}/power"]) for output, top in pairs) / images.batches
+            tell(done)
     return found
+
+
+def _share(errors: np.ndarray, powers: np.ndarray) -> float:
+    """Return the mean error of images as a share of each image's power. That of an image near zero is a part of the mean."""
+    return float((errors / np.maximum(powers, max(NEAR_ZERO * float(powers.mean()), 1e-30))).mean())
 
 
 def _name_weights(layer: Any) -> None:
@@ -98,13 +106,13 @@ def _name_weights(layer: Any) -> None:
         layer.param[0].name = f"{layer.name}/weights"
 
 
-def _squares(reader: Any, bottom: str, stem: str) -> list[Any]:
-    """Return a product like `reader`, with its weights and without its bias, on another bottom, and the sum of its squares."""
+def _squares(reader: Any, bottom: str, stem: str, shape: Shape) -> list[Any]:
+    """Return a product like `reader`, with its weights and without its bias, on another bottom, and the sum of its squares for each image."""
     product = proto.LayerParameter()
     product.CopyFrom(reader)
     product.name, product.bottom[:], product.top[:] = stem, [bottom], [f"{stem}/product"]
     del product.param[1:]
     own = product.inner_product_param if layer_type(reader) == "InnerProduct" else product.convolution_param
     own.bias_term = False
-    return [product, sum_of_squares(f"{stem}/product", f"{stem}/squares")]
+    return [product, sum_of_squares(f"{stem}/product", f"{stem}/squares", shape)]
 

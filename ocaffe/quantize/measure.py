@@ -9,6 +9,7 @@ from ocaffe import proto
 from ocaffe.convert.caffe.net import Net
 from ocaffe.convert.caffe.products import is_product
 from ocaffe.ir.layer import AbstractLayer
+from ocaffe.ir.tensor import Shape
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.observe import Tell, running
 from ocaffe.quantize.pair import beside, own_name
@@ -73,9 +74,9 @@ def difference(one: str, other: str, top: str) -> Any:
     return layer
 
 
-def sum_of_squares(bottom: str, top: str) -> Any:
-    """Return a layer that adds up the squares of all values."""
+def sum_of_squares(bottom: str, top: str, shape: Shape = ()) -> Any:
+    """Return a layer that adds up the squares of all values; with the `shape` of a batch, those of each image."""
     layer = proto.LayerParameter(name=top, type="Reduction", bottom=[bottom], top=[top])
     layer.reduction_param.operation = proto.ReductionParameter.SUMSQ
-    layer.reduction_param.axis = 0
+    layer.reduction_param.axis = 1 if len(shape) > 1 else 0
     return layer

@@ -22,6 +22,7 @@ from ocaffe.quantize.scheme import Scheme
 from ocaffe.quantize.sensitivity import sensitivities, widen
 from ocaffe.quantize.simulate import copied, rounded_weights
 from ocaffe.quantize.table import Table
+from ocaffe.quantize.thresholds import METHODS
 
 JUDGES = 128  # images on which grids are compared and errors are measured
 Told = Callable[[str, int], AbstractContextManager[Tell]]  # of a step: its name and the number of its images
@@ -113,12 +114,17 @@ def _calibrated(net: Net, settings: Settings, images: Images, judges: Images, de
     at = places(net, settings.scheme)
     with told(f"values{what}", images.count) as tell:
         counts = observe(net, at, images, device, tell)
-    with told(f"ranges{what}", judges.count) as tell:
-        entries = choose(net, at, counts, settings.scheme, settings.method, judges, device, tell)
-    table = Table(settings.scheme, entries, [layer.name for layer in rounded_products(net, settings.scheme, at)])
-    found = Quantized(copied(net), copied(net), table, counts)
-    _measured(found, f"ranges by {settings.method}{what}", judges, device, told)
-    return found
+    products = [layer.name for layer in rounded_products(net, settings.scheme, at)]
+    found = list[Quantized]()
+    # What is best for each product alone need not be best for the whole net: `auto` takes the best of all.
+    for method in (AUTO, *METHODS) if settings.method == AUTO else (settings.method,):
+        with told(f"ranges by {method}{what}", judges.count) as tell:
+            entries = choose(net, at, counts, settings.scheme, method, judges, device, tell)
+        found.append(Quantized(copied(net), copied(net), Table(settings.scheme, entries, products), counts))
+        _measured(found[-1], f"ranges by {method}{what}", judges, device, told)
+    best = min(found, key=lambda each: each.stages[-1][1])
+    best.stages[:] = [*(stage for each in found if each is not best for stage in each.stages), *best.stages]
+    return best
 
 
 def _measured(found: Quantized, what: str, judges: Images, device: Any, told: Told) -> None:

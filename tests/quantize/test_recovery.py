@@ -1,6 +1,7 @@
 """Recovery: corrected biases, trained weights and scales, chosen ranges; and the whole of `quantize`, which keeps what helps."""
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from ocaffe.cl.device import Device
 from ocaffe.convert.caffe.net import Net
 from ocaffe.errors import Error
-from ocaffe.quantize.choose import choose
+from ocaffe.quantize.choose import AUTO, choose
 from ocaffe.quantize.correct import correct
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.measure import judged, measure, output_error
@@ -202,6 +203,23 @@ def test_products_that_follow_each_other(device: Device) -> None:
     net = net_of(data(8, 3, 9, 9), conv("data", "first", 6, 1), conv("first", "second", 5), fc("second", "third", 4))
     made = quantize(net, Settings(read_scheme("int8"), steps=3), images_of(net), device)
     assert made.table.products == ["first", "second", "third"] and 0 < made.stages[-1][1] < 1e-2
+
+
+def test_auto_is_no_worse_for_the_whole_net_than_any_method(device: Device) -> None:
+    """A few images with a very bright pixel: the best ranges of each product alone keep it, those of the whole net need not."""
+    net = net_of(*LAYERS)
+
+    def arrays() -> Iterator[dict[str, np.ndarray]]:
+        for batch in images_of(net).batches_of_arrays():
+            bright = np.array(batch["data"])
+            bright[0, 0, 0, 0] = 200.0
+            yield {"data": bright}
+
+    images = Images(images_of(net).count, images_of(net).batch, arrays=arrays)
+    errors = {name: quantize(net, Settings(FOUR, name, False, False, 0), images, device).stages[-1][1] for name in METHODS}
+    made = quantize(net, Settings(FOUR, AUTO, False, False, 0), images, device)
+    assert made.stages[-1][1] <= min(errors.values()) * (1 + 1e-6) and len(made.stages) == len(METHODS) + 1
+    assert max(errors.values()) > 2 * min(errors.values()), "a test of methods that are alike shows nothing"
 
 
 CHANNELS_LAST = "permute_param { order: 0 order: 2 order: 3 order: 1 }"
