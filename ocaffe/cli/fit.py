@@ -20,6 +20,7 @@ from ocaffe.fit.masks import Masks
 from ocaffe.fit.report import announce, report
 from ocaffe.fit.see import CLASSES, see
 from ocaffe.fit.start import EPOCHS, NET, PUBLIC, PUBLIC_SIDE, SIDES, TUNING_EPOCHS
+from ocaffe.fit.tags import Tags
 from ocaffe.fit.task import Task, Wanted
 from ocaffe.fit.text import Texts
 from ocaffe.fit.training import NotBegun, Progress
@@ -30,7 +31,7 @@ from ocaffe.zoo.project import Project, discard
 
 NAME = "fit"
 PATIENCE = 8  # tests, of about 20 in a training. The rate falls to zero, so the best ones come late
-TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks(), Texts())}
+TASKS: dict[str, Task] = {task.name: task for task in (Classes(), Boxes(), Masks(), Texts(), Tags())}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -86,7 +87,7 @@ def _prepare(task: Task, project: Project, device: Device) -> None:
 def _parser() -> Parser:
     parser = Parser(NAME, "Train a net on your own images and test it. All files are ordinary prototxts: edit them and go on with `ocaffe train`.")
     parser.add_argument("data", metavar="DATA", help="class folders, a table (.csv), a list (.txt), a folder with parts for training and testing, "
-                                                    "or a data set with boxes (VOC, COCO, YOLO, LabelMe), with masks, or with lines of text")  # fmt: skip
+                                                    "or data with boxes (VOC, COCO, YOLO, LabelMe), masks, lines of text or tags")  # fmt: skip
     parser.flag("out", "", "folder for all files; required")
     parser.flag("task", "", "what the data are, if it is not clear", choices=tuple(TASKS))
     parser.flag("net", "", f"a net of `ocaffe zoo`, or a deploy.prototxt; default: for classes {PUBLIC} if its public weights are installed and the images "
@@ -106,7 +107,7 @@ def _train(project: Project, tests: Progress, options: Any, again: bool) -> int:
     argv = ["--solver", project.path("solver.prototxt"), *(["--snapshot", "auto"] if again else [])]
     flags = [name for name in ("device", "gpu", "math", "max_slowdown", "memory_limit") if getattr(options, name)]
     argv += [text for name in flags for text in (f"--{name}", getattr(options, name))]
-    with log.into(project.path(LOG), "a" if again else "w", links=False):
+    with log.into(project.path(LOG), "a" if again else "w", links=False, once=True):
         for note in project.notes:
             log.info("caffe.cpp:1", note)
         try:

@@ -101,10 +101,10 @@ def _parser() -> Parser:
     match_flag(parser)
     parser.flag("labels", "", "the names of the classes: a labels.txt, or the database of the training; default: those beside the data")
     parser.flag("top", 5, "number of classes to print")
-    parser.flag("threshold", LEAST, "least score of an object to print")
+    parser.flag("threshold", LEAST, "least score of an object or tag to print")
     parser.flag("annotate", "", "folder for the images with boxes, or with the colors of regions")
     parser.flag("json", False, "print a list of {file, top: [{label, index, score}]}; of {file, objects: [{label, index, score, box}]}; of "
-                               "{file, regions: [{label, index, share}]}; or of {file, text}")  # fmt: skip
+                               "{file, regions: [{label, index, share}]}; of {file, tags: [{label, index, score}]}; or of {file, text}")  # fmt: skip
     parser.flag("quantized", "", "the folder of `ocaffe quantize`: run its net, which rounds as a chip does")
     preparation_flags(parser)
     device_flags(parser)

@@ -206,8 +206,8 @@ def _per_class(
 ) -> list[str]:
     """Return a table of the classes for each layer that scores a test, else for the first Accuracy layer. Raise Error if the net has none of them."""
     labels = dict(enumerate(label_names(options.imdb))) if options.imdb else label_map_names(options.model)
-    tables = [detection_table(found.by_class(), labels) for found in detections.values()]
     names = class_names(data_layer(read_net(options.model)))
+    tables = [detection_table(found.by_class(), labels or dict(enumerate(names))) for found in detections.values()]
     tables += [segmentation_table(counts, names) for counts in segmentations.values()]
     if tables:
         return [line for table in tables for line in ("", *table)][1:]

@@ -27,7 +27,7 @@ DATA = {
 PICTURES = {"AnnotatedData", "Data", "DenseImageData", "ImageData", "ImageLabelmapData", "ImageSegData", "MTCNNData", "SegData", "VideoData"}
 ACTIVATIONS = {"FocalLoss": "Softmax", "SigmoidCrossEntropyLoss": "Sigmoid", "SoftmaxWithLoss": "Softmax", "SoftmaxWithLossOHEM": "Softmax"}
 # Layers that measure a net's quality and are not losses.
-MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy"}
+MEASURES = {"Accuracy", "DetectionEvaluate", "EvalDetection", "ParseEvaluate", "SegAccuracy", "TagEvaluate"}
 
 Source = tuple[int, int]  # a value: the index of its layer, the index of the top
 

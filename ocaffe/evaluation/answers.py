@@ -103,13 +103,39 @@ class Text(Answers):
         yield record["text"] or "no text"
 
     def draw(self, picture: Image.Image, output: np.ndarray, image: int) -> Image.Image:
-        """Return the image with the text below it."""
-        text, font = drawable(self.of(output, image)["text"]), ImageFont.load_default(max(12, picture.height // 2))
-        _, _, wide, high = ImageDraw.Draw(picture).textbbox((0, 0), text, font=font)
-        made = Image.new("RGB", (max(picture.width, round(wide) + 4), picture.height + round(high) + 6), "white")
-        made.paste(picture)
-        ImageDraw.Draw(made).text((2, picture.height + 2), text, "black", font)
-        return made
+        return _with_line(picture, self.of(output, image)["text"], picture.height // 2)
+
+
+class Tags(Answers):
+    """The tags with a score of at least `least`. The output is that of a Sigmoid, N x tags."""
+
+    def __init__(self, labels: Sequence[str], least: float) -> None:
+        super().__init__(labels)
+        self.least = least
+
+    def of(self, output: np.ndarray, image: int) -> dict[str, Any]:
+        scores = output.reshape(len(output), -1)[image]
+        best = [i for i in np.argsort(-scores, kind="stable").tolist() if scores[i] >= self.least]
+        return {"tags": [{"label": self.labels[i] if self.labels else str(i), "index": i, "score": float(scores[i])} for i in best]}
+
+    def lines(self, record: dict[str, Any]) -> Iterator[str]:
+        if not record["tags"]:
+            yield f"no tag with a score of {self.least:g} or more"
+        yield from (f"{each['score']:.4f}  {each['label']}" for each in record["tags"])
+
+    def draw(self, picture: Image.Image, output: np.ndarray, image: int) -> Image.Image:
+        tags = self.of(output, image)["tags"]
+        return _with_line(picture, ", ".join(f"{each['label']} {each['score']:.2f}" for each in tags) or "no tag", picture.height // 12)
+
+
+def _with_line(picture: Image.Image, text: str, size: int) -> Image.Image:
+    """Return the image with a line of text below it. `size`: of its letters in pixels, at least 12."""
+    text, font = drawable(text), ImageFont.load_default(max(12, size))
+    _, _, wide, high = ImageDraw.Draw(picture).textbbox((0, 0), text, font=font)
+    made = Image.new("RGB", (max(picture.width, round(wide) + 4), picture.height + round(high) + 6), "white")
+    made.paste(picture)
+    ImageDraw.Draw(made).text((2, picture.height + 2), text, "black", font)
+    return made
 
 
 def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: float) -> Answers:
@@ -127,6 +153,8 @@ def answers_of(net: Net, message: Any, labels: Sequence[str], top: int, least: f
     if last.type in DETECTED:
         field, more = DETECTED[last.type]
         classes, found = getattr(last, field).num_classes + more, Objects(labels, least)
+    elif last.type == "Sigmoid" and len(shape) > 1 and shape[1] == np.prod(shape[1:]):
+        classes, found = shape[1], Tags(labels, least)
     elif last.type == "CTCGreedyDecoder":
         classes, found = net.blobs[last.bottom[0]].data.shape[2], Text(labels)
     elif len(shape) == 4 and shape[2] * shape[3] > 1 and shape[1] > 1:

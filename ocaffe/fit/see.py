@@ -26,15 +26,16 @@ from ocaffe.support.files import open_plain
 from ocaffe.support.here import here
 from ocaffe.zoo.images import backend_of
 
-CLASSES, BOXES, MASKS, TEXT = TASKS = ("classes", "boxes", "masks", "text")
+CLASSES, BOXES, MASKS, TEXT, TAGS = TASKS = ("classes", "boxes", "masks", "text", "tags")
 MADE = "made"  # the form that `ocaffe dataset` writes: it needs no conversion
 ACCEPTED = {
     CLASSES: "class folders, a table, a list, or databases (docs/data.md)",
     BOXES: "data of VOC, COCO, YOLO or LabelMe, or a folder of `ocaffe dataset voc` (docs/detection-data.md)",
+    TAGS: "a table with an image file and its tags in each row: a column of 0 and 1 for each tag, or names (docs/fit.md)",
     TEXT: "a list or table with an image file and its text in each line, or a folder of `ocaffe dataset text` (docs/ocr.md)",
     MASKS: "folders `images` and `masks` with files of the same names, or a folder of `ocaffe dataset masks` (docs/segmentation.md)",
 }
-LISTED = {TEXT: "texts"}  # tasks of lists and tables, whose files need not look like one of them, and their forms
+LISTED = {TEXT: "texts", TAGS: "table"}  # tasks of lists and tables, whose files need not look like one of them, and their forms
 _HEAD = 1 << 16  # bytes of a file that are looked at
 _HEADERS = {"text", "texts", "transcription", "words"}  # names of a column
 _FEW = 20  # lines: of so few, classes can differ in most
@@ -165,7 +166,23 @@ def _texts(data: str) -> Iterator[Seen]:
             yield Seen(TEXT, "texts", f"{several} of the {len(found)} labels at its begin differ, such as '{found[0][1][:40]}'")
 
 
-_LOOKS: tuple[Callable[[str], Iterator[Seen]], ...] = (_databases, _voc, _json, _yolo, _masks, _texts)
+def _tags(data: str) -> Iterator[Seen]:
+    """Tables with several columns after the file, or with several tags in one cell."""
+    folder = os.path.isdir(data)
+    tables = [os.path.join(data, name) for name in _names(data) if name.lower().endswith(SUFFIX) and os.path.splitext(name)[0] in TRAINING]
+    for path in (tables or [only_file(data)]) if folder else [data] if data.lower().endswith(SUFFIX) else []:
+        lines = [line for line in _head(path).split("\n")[:-1] if line.strip()] if path else []
+        delimiter = next((mark for mark in ",;\t" if lines and mark in lines[0]), ",")
+        rows = list(csv.reader(lines, delimiter=delimiter))
+        if not rows or not any(is_image_name(cell.strip()) for cells in rows[:2] for cell in cells):
+            continue
+        if len(rows[0]) > 2:
+            yield Seen(TAGS, "table", f"{path} has {len(rows[0])} columns")
+        elif first := next((cell for cells in rows for cell in cells if "|" in cell or (";" in cell and delimiter != ";")), None):
+            yield Seen(TAGS, "table", f"{path} has several tags in a cell, such as '{first[:40]}'")
+
+
+_LOOKS: tuple[Callable[[str], Iterator[Seen]], ...] = (_databases, _voc, _json, _yolo, _masks, _texts, _tags)
 
 
 def _names(folder: str) -> list[str]:

@@ -106,9 +106,9 @@ def detections_cut(view: View) -> Iterator[Finding]:
 def detections_not_scored(job: Job) -> Iterator[Finding]:
     """eval_type: "detection" without DetectionEvaluate in the TEST net, or the layer without this eval_type."""
     for view in job.tests if job.solver is not None else ():
-        scores = [layer for layer in view.layers if layer.type == "DetectionEvaluate"]
+        scores = [layer for layer in view.layers if layer.type in ("DetectionEvaluate", "TagEvaluate")]
         if scores and job.solver.eval_type != "detection":
-            fact = f"eval_type is '{job.solver.eval_type}', and '{scores[0].name}' (DetectionEvaluate) has no mean: its average precision is computed only for"
+            fact = f"eval_type is '{job.solver.eval_type}', and '{scores[0].name}' ({scores[0].type}) has no mean: its average precision is computed only for"
             yield job.finding("detections-not-scored", "eval_type", f"{fact} 'detection'", 'eval_type: "detection"')
         elif not scores and job.solver.eval_type == "detection":
             fact = "eval_type is 'detection', and the TEST net has no DetectionEvaluate"

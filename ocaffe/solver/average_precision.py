@@ -78,10 +78,14 @@ class Detections:
         judged = (rows[:, 3] != 0) | (rows[:, 4] != 0)  # others found a difficult box, which does not count
         self._rows.append(rows[~numbers & judged])
 
+    def rows(self) -> np.ndarray:
+        """Return the rows that count: image, label, score, 1 if it is right, 1 if it is wrong."""
+        return np.concatenate([np.empty((0, 5), np.float32), *self._rows])
+
     def points(self) -> dict[int, Points]:
         """Return the points of each class."""
         if self._points is None:
-            rows, self._points = np.concatenate([np.empty((0, 5), np.float32), *self._rows]), {}
+            rows, self._points = self.rows(), {}
             for label, positives in sorted(self.positives.items()):
                 mine = rows[rows[:, 1].astype(int) == label]
                 self._points[label] = points_of(mine[:, 2], mine[:, 3], positives)

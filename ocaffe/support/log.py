@@ -165,21 +165,23 @@ def on_terminal() -> bool:
 
 
 @contextlib.contextmanager
-def into(path: str, mode: str = "w", echo: bool = False, links: bool = True) -> Iterator[None]:
+def into(path: str, mode: str = "w", echo: bool = False, links: bool = True, once: bool = False) -> Iterator[None]:
     """Context in which lines go to a file, opened with `mode`. Warnings and errors also go to the terminal, and with `echo` all lines.
 
-    `links`: follow a link. False for a name that the user has not given. Raises OSError.
+    `once`: a warning that comes again goes to the file alone. `links`: follow a link. False for a name that the user has not given. Raises OSError.
     """
     global sink, minimum
     before = sink, minimum
     with open(path, mode, encoding="utf-8", errors="backslashreplace", opener=output if links else output_no_link) as file:
-        channel = Channel(f"the log {path}")
+        channel, told = Channel(f"the log {path}"), set[str]()
 
         def write(line: str) -> None:
             with channel:
                 file.write(line + "\n")
                 file.flush()
-            if echo or line[:1] in LEVELS[1:]:
+            text = line.partition("] ")[2]
+            if echo or (line[:1] in LEVELS[1:] and not (once and text in told)):
+                told.add(text)
                 before[0](line)
 
         sink, minimum = write, 0

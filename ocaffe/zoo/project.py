@@ -29,7 +29,7 @@ from ocaffe.zoo.efficientnet import credit
 from ocaffe.zoo.figures import NO_DEVICE, planned_bytes
 from ocaffe.zoo.generate import HEADER
 from ocaffe.zoo.images import Images, find_images, largest_label
-from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, template, without_data
+from ocaffe.zoo.templates import Adapted, Template, adapted, graph_of, names, tagged, template, without_data
 from ocaffe.zoo.text import prototxt
 from ocaffe.zoo.tuning import freeze, slow_down
 from ocaffe.zoo.weights import check_weights, transform_of
@@ -59,7 +59,8 @@ class Choices:
     `memory_limit` bytes if they are given. `weights`: a file from which training begins. `iterations`: of the training; else `epochs` of the images.
     `augment`: fields of transform_param in TRAIN, None for those of the net. `transform`: fields in both phases: mean and scale.
     `class_weights`: of a segmentation, "median" or "none", '' for those of the net. `batch_norm`: add BatchNorm to a segmentation net.
-    `width`: of the images of a net that reads text, in pixels. `thin`: divide its channels by this number, for a smaller net.
+    `thin`: divide its channels by this number, for a smaller net. `width`: of the images of a net that reads text, in pixels.
+    `tags`: images have any number of these, and not one class.
     `solver`: more fields of the solver.
     `patience`: keep the best snapshot, and stop after so many tests without a better accuracy; 0: neither.
     `start`: a file in the folder that the caller writes, from `weights`, with a first state of all layers: training begins from it, and layers learn
@@ -71,6 +72,7 @@ class Choices:
     classes: int = 0
     size: int = 0
     width: int = 0
+    tags: int = 0
     batch: int = 0
     auto_batch: bool = False
     memory_limit: int = 0
@@ -149,9 +151,10 @@ def write_project(
         for path in images.files:
             check_absent(path)
     check_weights(choices.weights)
-    classes = _classes(images, choices.classes)
+    classes = choices.tags or _classes(images, choices.classes)
     shape = _shape(given, images, choices.size)
     made = adapted(given, classes, shape, 1 / TUNING if choices.weights and not choices.start else 1)
+    made = tagged(made) if choices.tags else made
     writer = _Writer(given, made, images, choices, classes, shape, out)
     if choices.freeze or choices.start:
         graph = training_graph(writer, 1)
@@ -234,6 +237,8 @@ class _Writer:
         """
         count = self.images.test.images
         most = min(max(1, batch // 2) if self.choices.auto_batch else batch, count)
+        if self.choices.tags:  # no image twice, as the average precision requires
+            return max(size for size in range(1, most + 1) if count % size == 0)
         return min(range(max(1, most // 2), most + 1), key=lambda size: (-count % size, -size))
 
     def _data(self, layer: Any, phase: int, batch: int) -> None:
@@ -255,6 +260,8 @@ class _Writer:
             param.new_height = param.new_width = image
             if part.root:
                 param.root_folder = part.root
+            if self.choices.tags > 1:
+                param.label_count = self.choices.tags
             if self.shape[0] == 1:
                 param.is_color = False
         else:
@@ -296,6 +303,8 @@ class _Writer:
             solver.weights.append(os.path.join(self.out, self.choices.start) if self.choices.start else self.choices.weights)
         if self.choices.start and iterations > epoch:
             solver.warmup_iter = epoch
+        if self.choices.tags:
+            solver.eval_type, solver.ap_version = "detection", "Integral"
         complete_solver(solver, self.choices, self.made.accuracy)
         return solver
 

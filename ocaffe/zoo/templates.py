@@ -38,6 +38,8 @@ MEAN = (104, 117, 123)  # of ImageNet: blue, green, red
 MOVED = "affine { rotation: 10 translation: 0.08 min_zoom: 0.9 max_zoom: 1.1 border: REPLICATE }"
 AUGMENT = {"lenet": MOVED, "lenet_digits": MOVED, "vit_digits": MOVED, "resnet20": MOVED, "cifar10_quick": MOVED}
 AVERAGED = 0.95  # of BatchNorm: statistics of the last 20 iterations. Caffe has 0.999, and a training of your own may have some hundred iterations
+TAG_SCORE = "tag_eval"  # the output with the mean average precision of tags
+UNKNOWN = -1  # label of a tag of which nothing is known
 OWN = "mirror: true"  # of nets that are not in AUGMENT, as the nets of ImageNet were published
 OWN_SCALE = 0.017  # of other people's nets: pixels about as large as PyTorch's, whose standard deviations are near 1 / 0.017
 OWN_SOLVER = 'base_lr: 0.01 momentum: 0.9 weight_decay: 0.0001'
@@ -206,6 +208,25 @@ def adapted(given: Template, classes: int, shape: tuple[int, int, int], rate: fl
             layer.batch_norm_param.moving_average_fraction = AVERAGED
     accuracies = [layer.top[0] for layer in body if layer.type == "Accuracy" and layer.accuracy_param.top_k == 1]
     return Adapted(body, deploy, accuracies[-1], changes)
+
+
+def tagged(made: Adapted) -> Adapted:
+    """Return the net for images with any number of tags each: a sigmoid for each score, and the mean average precision in place of the accuracy."""
+    body = [layer for layer in made.body if layer.type != "Accuracy"]
+    for layer in body:
+        if layer.type == "SoftmaxWithLoss":
+            layer.type = "SigmoidCrossEntropyLoss"
+            layer.ClearField("softmax_param")
+            layer.loss_param.Clear()
+            layer.loss_param.ignore_label = UNKNOWN
+            last = layer
+    scored = proto.LayerParameter(name=TAG_SCORE, type="TagEvaluate", bottom=[last.bottom[0], last.bottom[1]], top=[TAG_SCORE])
+    scored.include.add(phase=proto.TEST)
+    for layer in made.deploy.layer:
+        if layer.type == "Softmax":
+            layer.type = "Sigmoid"
+            layer.ClearField("softmax_param")
+    return Adapted([*body, scored], made.deploy, TAG_SCORE, made.changes)
 
 
 def faster(layer: Any, factor: float) -> None:

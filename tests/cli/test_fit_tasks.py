@@ -18,6 +18,7 @@ from ocaffe.errors import Error
 from ocaffe.fit.conversion import converted
 from ocaffe.fit.mask_folders import mask_folders
 from ocaffe.fit.see import Seen, see
+from tests.zoo.digits import write_folders
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,50 @@ def test_masks(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[st
     assert main(command(lines, "export")) == 0 and (here / "out/unet.onnx").exists()
 
 
+def test_tags(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "photos", 10, classes=4)
+    files = [(f"photos/digit{digit}/{number}.png", digit) for digit in range(4) for number in range(10)]
+    (here / "photos/digit0/0.png").write_bytes(b"")
+    rows = [f"{file},{1 - digit % 2},{int(digit > 1)},-1\n" for file, digit in files]
+    (here / "tags.csv").write_text(f"name,even,large,rare\n{''.join(rows)}{files[1][0]},1,0,0\n")
+    flags = ["--net", "lenet", "--iterations", "120", "--batch", "16", "--device", device.number]
+    assert main(["fit", "tags.csv", "--out", "out", *flags]) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0] == "data      tags: tags.csv has 4 columns" and "for testing; 3 classes" in lines[1]
+    assert "note      no image for training has the tags 'rare', which cannot be learned" in lines
+    assert said.err.count("\n") == said.err.count("Missing true_pos for label: 2") == 1
+    assert "note      1 images cannot be used and are left out; out/left_out.txt names them" in lines
+    found = json.loads((here / "out/results.json").read_text())
+    assert [each["name"] for each in found["tags"]] == ["even", "large", "rare"] and found["tags"][1]["average_precision"] > 0.8
+    assert found["tags"][2]["recall"] is None and len(list((here / "out/examples").glob("*.png"))) == found["images"]
+    assert main([*command(lines, "test"), "--device", device.number]) == 0
+    assert f"tag_eval {found['mean_average_precision']:12.6g}" in (out := capsys.readouterr().out) and "\nlarge " in out
+    shutil.copy(files[-1][0], "IMAGE")
+    assert main([*command(lines, "predict"), "--device", device.number, "--json", "--threshold", "0.2"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)
+    assert "large" in [each["label"] for each in result["tags"]]
+    assert main(command(lines, "export")) == 0 and (here / "out/lenet.onnx").exists()
+
+
+def test_names_of_tags(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """One cell with several tags, or several columns with a tag each. Without a 0 in the table -1 means 0."""
+    write_folders(here / "photos", 5, classes=2)
+    files = [f"photos/digit{digit}/{number}.png" for digit in range(2) for number in range(5)]
+    tables = {
+        "cells": "file,tags\n" + "".join(f"{file},{'a|b' if number % 2 else 'b' if number % 3 else ''}\n" for number, file in enumerate(files)),
+        "columns": "".join(f"{file};{'a' if number % 2 else ''};{'b' if number % 3 else ''}\n" for number, file in enumerate(files)),
+        "minus": "file,a,b\n" + "".join(f"{file},{1 if number % 2 else -1},{1 if number % 3 else -1}\n" for number, file in enumerate(files)),
+    }
+    lists = []
+    for name, text in tables.items():
+        (here / f"{name}.csv").write_text(text)
+        assert main(["fit", f"{name}.csv", "--out", name, "--net", "lenet", "--iterations", "1", "--batch", "auto", "--device", device.number]) == 0
+        assert (here / name / "data/labels.txt").read_text() == "a\nb\n"
+        lists.append((here / name / "data/train.txt").read_text())
+    assert lists[1] == lists[2] and all(line.split()[1:] != ["-1", "-1"] for line in lists[2].splitlines())
+
+
 def test_text(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dataset", "text", "lines", "--images", "30", "--width", "48", "--length", "1,2", "--splits", "80,20"]) == 0
     texts = [line.split() for name in ("train", "val") for line in (here / f"lines/texts/{name}.txt").read_text().splitlines()]
@@ -114,6 +159,8 @@ def test_text(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str
     ({"train.txt": "1.jpg hello you\n2.jpg 12\n", "val.txt": "3.jpg a\n"}, ("text", "texts")),
     ({"train.txt": "1.jpg 3 4 0\n", "labels.txt": "blank\na\n"}, ("text", "made")),
     ({"all.csv": "text,file\nhello,1.jpg\n"}, ("text", "texts")),
+    ({"all.csv": "file,cat,dog\n1.jpg,0,1\n", "images/1.jpg": ""}, ("tags", "table")),
+    ({"train.csv": "1.jpg,a|b\n2.jpg,a\n", "val.csv": "3.jpg,b\n"}, ("tags", "table")),
     ({"train.txt": "1.jpg cat\n2.jpg cat\n3.jpg dog\n4.jpg dog\n"}, ("classes", "")),
     ({"train.csv": "1.jpg,cat\n2.jpg,dog\n"}, ("classes", "")),
     ({"Annotations/1.xml": "<annotation/>"}, ("boxes", "voc")),
@@ -195,13 +242,21 @@ def test_mistakes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture
         Image.new("RGB", (64, 64), "red").save(here / "red/masks" / f"{path.stem}.png")
     shutil.copy("scenes/JPEGImages/000000.jpg", "x.png")
     (here / "numbers.csv").write_text("".join(f"x.png,{number}\n" for number in range(20)))
-    for name, text in (("cells", "file,a,b\nx.png,1,2\nx.png,1,2\n"), ("empty", "file,text\nx.png,\nx.png,\n"), ("none", "file,text\nx,y\nz,w\n")):
+    for name, text in (("cells", "file,a,b\nx.png,1,2\nx.png,1,2\n"), ("empty", "file,text\nx.png,\nx.png,\n"), ("none", "file,text\nx,y\nz,w\n"),
+                       ("odd", "file,a,b\nx.png,1,2\nx.png,1,2\n"), ("mixed", "file,a,b\nx.png,1,cat\nx.png,1,dog\n"),
+                       ("ragged", "file,a,b\nx.png,1,0\nx.png,1\n"), ("twice", "file,a,a\nx.png,1,0\nx.png,1,0\n"),
+                       ("bare", "file,a,b\nx.png,0,0\nx.png,0,0\n")):  # fmt: skip
         (here / f"{name}.csv").write_text(text)
     for argv, texts in (
         (["scenes"], ("scenes can be several things: boxes", "--task boxes, or --task masks")),
         (["none", "--task", "boxes"], ("none does not exist", "VOC, COCO, YOLO or LabelMe")),
         (["flat", "--task", "boxes"], ("--task is boxes, and flat can be masks", "or --task masks")),
         (["wrong", "--task", "boxes"], ("boxes cannot be used; the first", "xmin, ymin, xmax, ymax = ", "the image is 64 x 64", "clip or remove the box")),
+        (["odd.csv"], ("odd.csv:", "column 'b' has '2', and a tag is 1 or 0", "remove the column")),
+        (["mixed.csv"], ("mixed.csv:", "column 'b' has '", "', and column 'a' has numbers")),
+        (["ragged.csv"], ("ragged.csv:3", "the row has 2 columns, and line 2 has 3")),
+        (["twice.csv"], ("twice.csv", "the header names the column 'a' 2 times")),
+        (["bare.csv"], ("no image for training has a tag",)),
         (["numbers.csv"], ("classes (numbers.csv has a label for each image); text (20 of the 20 labels at its begin differ", "--task text")),
         (["cells.csv", "--task", "text"], ("cells.csv:", "the image has 2 texts (a, b)", "a table with two columns")),
         (["empty.csv", "--task", "text"], ("empty.csv:", "the text of x.png is empty")),

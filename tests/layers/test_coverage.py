@@ -34,7 +34,7 @@ NOT_IN_ONNX = (  # prefixes of names of cases: data layers, losses, values that 
     "GuidedDropout stochastic TRAIN", "ImageLabelmapData", "ImageSegData", "ImgWriter", "K1_EuclideanLoss", "K2_EuclideanLoss", "L1Loss",
     "LabelSpecificAdd TRAIN", "LargeMarginInnerProduct", "LiftedStructSimilaritySoftmaxLoss", "LpqLoss", "Lstm on flat", "Lstm with flat", "MMDLoss",
     "MTCNNData", "MTCNNEuclideanLoss", "PFMWriter", "RegionLoss", "ROIAlignment steps", "RoIData", "RReLU TRAIN", "SegAccuracy", "SegData",
-    "SmoothL1Loss with", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
+    "SmoothL1Loss with", "SmoothL1LossOHEM", "SoftmaxWithLoss", "SpatialDropout", "TagEvaluate", "TripletLoss", "VideoData", "WarpCTCLoss", "Yolov3 ",
 )  # fmt: skip
 
 
