@@ -183,6 +183,30 @@ def test_two_phases(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixtu
     assert "phase 1   layer ip2_3 begins from the weights" in capsys.readouterr().out
 
 
+HEADS = {  # the end of a net: the sentence about its first phase
+    'pooling_param { pool: AVE global_pooling: true } } layer { name: "scores" type: "Convolution" bottom: "pool" top: "scores" convolution_param '
+    '{ num_output: 3 kernel_size: 1 } }': "layer scores_2 learned first, from the features of 16 images",
+    'pooling_param { pool: MAX kernel_size: 2 stride: 2 } } layer { name: "scores" type: "Convolution" bottom: "pool" top: "scores" convolution_param '
+    '{ num_output: 3 kernel_size: 4 } }': "layer scores_2 begins with its filler",
+    'pooling_param { pool: AVE global_pooling: true } } layer { name: "scores" type: "InnerProduct" bottom: "pool" top: "scores" inner_product_param '
+    '{ num_output: 3 bias_term: false } }': "layer scores_2 begins with its filler",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_forms_of_the_layer_of_class_scores(head: str, here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folders(here / "three", 10, classes=3)
+    write_folders(here / "two", 10, classes=2)
+    (here / "own.prototxt").write_text("""
+        layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 1 dim: 16 dim: 16 } } }
+        layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 stride: 2 pad: 1 } }
+        layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" """ + head)
+    flags = ["--net", "own.prototxt", "--size", "16", "--batch", "8", "--iterations", "4", "--device", str(device.number)]
+    assert main(["fit", "three", "--out", "a", *flags]) == 0
+    assert main(["fit", "two", "--out", "b", "--weights", "a/best.caffemodel", *flags]) == 0
+    assert f"phase 1   {HEADS[head]}" in capsys.readouterr().out
+
+
 def test_a_fit_killed_in_its_first_phase_goes_on(here: pathlib.Path, device: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folders(here / "five", 10, classes=5)
     write_folders(here / "three", 10, classes=3)
