@@ -32,7 +32,7 @@ MADE = {
     "memory/html.py": "key colour role.value picture(schedule, plan) place label anchor text floor + 10 floor turned "
     "size_text(plan.total) size_text(plan.lower_bound) COLOURS.get(life.ref.role, OTHER)",
     "profiling/roofline.py": "name kind percent title summary key phase across floor floor + 18 place[0] launch.kind KINDS[kind] _title(launch)",
-    "quantize/page.py": "text ''.join(bars) ''.join(lines) _bar(error) ''.join(cells) answer wide _png(item.image) caption kind drawn bar",
+    "quantize/page.py": "text ''.join(bars) ''.join(lines) _bar(error) ''.join(cells) _answer(item) wide _png(item.image) caption kind drawn bar",
     "selftest/privacy.py": "re.escape(name) last",  # a regular expression, and the text of a report
     "tools/drawing/diagram.py": "steps node.color weight",
     "tools/drawing/figure.py": "head svg[svg.index('<svg'):]",
