@@ -1,8 +1,9 @@
 """Quantize nets, and run them in tpu-mlir's simulator of the BM1684X: `python benchmarks/quantize_tpu_mlir.py NET WEIGHTS .. --tpu-mlir PYTHON --json FILE`.
 
-A NET is a train_val prototxt with a data layer. PYTHON has the package tpu-mlir. `ocaffe` quantizes on the first images of TRAIN. The same arrays are
-tpu-mlir's calibration images. Then the test images go through the net in floats, ocaffe's simulation, tpu-mlir's integers with ocaffe's table, and
-tpu-mlir's integers with the table of its own run_calibration, for the folded net in floats. For each: top-1, agreement with floats, cosine of the outputs.
+A NET is a train_val prototxt with a data layer, or with --mnist FOLDER a net in the folder of benchmarks/quantization.py, with the images of its task.
+PYTHON has the package tpu-mlir. `ocaffe` quantizes on the first images of TRAIN. The same arrays are tpu-mlir's calibration images. Then the test images go
+through the net in floats, ocaffe's simulation, tpu-mlir's integers with ocaffe's table, and tpu-mlir's integers with the table of its own run_calibration,
+for the folded net in floats. For each: top-1, agreement with floats, cosine of the outputs.
 """
 from __future__ import annotations
 
@@ -92,7 +93,21 @@ def batches(net: str, weights: str, phase: int, count: int, output: str = "") ->
     return np.concatenate(images), np.concatenate(labels), np.concatenate(values)
 
 
-def measured(net: str, weights: str, python: str, count: int, calibration: int) -> dict[str, Any]:
+def scenes(net: str, folded: Any, mnist: str, count: int, calibration: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return calibration images of the task of quantization.py, test images, their labels, and the outputs in floats."""
+    import quantization
+
+    from ocaffe.quantize.images import Images
+    from ocaffe.tools.datasets.sets import mnist as read_mnist
+
+    made, factor = read_mnist(mnist), quantization.BUILT[Path(net).stem][2]
+    given, _ = quantization.scenes(made.parts["train"], calibration, 1, 2)
+    test, labels = quantization.scenes(made.parts["test"], count // quantization.BATCH * quantization.BATCH, 2, 2)
+    floats = quantization.scores(folded, Images(len(test), quantization.BATCH, arrays=lambda: quantization.batches(test, factor)), None)
+    return quantization.enlarged(given, factor), quantization.enlarged(test, factor), labels, floats
+
+
+def measured(net: str, weights: str, python: str, count: int, calibration: int, mnist: str) -> dict[str, Any]:
     from ocaffe import proto
     from ocaffe.api.net import Net
     from ocaffe.convert.caffe.rewrite import rewrite
@@ -106,13 +121,16 @@ def measured(net: str, weights: str, python: str, count: int, calibration: int) 
     from ocaffe.quantize.quantize import Settings, quantize
     from ocaffe.quantize.scheme import read_scheme
 
-    given, _, _ = batches(net, weights, proto.TRAIN, calibration)
     folded = rewrite(batched(read_net(net), BATCH), weights, Options(fold=True)).net
+    output = folded.outputs[0]
+    if mnist:
+        given, test, labels, floats = scenes(net, folded, mnist, count, calibration)
+    else:
+        given, _, _ = batches(net, weights, proto.TRAIN, calibration)
+        test, labels, floats = batches(net, weights, proto.TEST, count, folded.blobs.get(output, output))
     name = next(top for layer in folded.layers if layer.type == "Input" for top in layer.top)
     images = Images(len(given), BATCH, arrays=lambda: ({name: given[begin : begin + BATCH]} for begin in range(0, len(given), BATCH)))
     made = quantize(folded, Settings(read_scheme("tpu-mlir")), images)
-    output = folded.outputs[0]
-    test, labels, floats = batches(net, weights, proto.TEST, count, folded.blobs.get(output, output))
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         write_all(folder, made, FORMATS)
@@ -153,11 +171,12 @@ def main() -> None:
     parser.add_argument("--tpu-mlir", required=True, help="a Python with tpu-mlir")
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--calibration", type=int, default=256)
+    parser.add_argument("--mnist", default="", help="MNIST's folder, for nets of benchmarks/quantization.py")
     parser.add_argument("--json", help="write the rows to this file")
     options = parser.parse_args()
     rows = []
     for net, weights in zip(options.files[::2], options.files[1::2]):
-        rows.append(measured(net, weights, options.tpu_mlir, options.images, options.calibration))
+        rows.append(measured(net, weights, options.tpu_mlir, options.images, options.calibration, options.mnist))
         print(json.dumps(rows[-1], indent=1), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(rows, indent=1) + "\n")

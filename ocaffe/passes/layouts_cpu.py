@@ -1,8 +1,9 @@
 """Layouts on CPUs: images between convolutions are [block][pixel][channel of the block], as oneDNN's nChw16c, where that is faster.
 
 A block is one vector. An image whose last block is not full gets memory for whole blocks, which is another Ref. An operation says how it runs on blocks
-(`Can.in_blocks`). Expressions that treat all elements alike run either way. Images that outlive the run stay as they are. An operation that does not say how
-it runs on blocks reads a copy in Caffe's order, and so does one whose view of an image has no whole blocks.
+(`Can.in_blocks`). Expressions that treat all elements alike run either way, and so do readers for which no order counts (`Order.EITHER`). Images that
+outlive the run stay as they are. An operation that does not say how it runs on blocks reads a copy in Caffe's order, and so does one whose view of an image
+has no whole blocks.
 """
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import replace
 
-from ocaffe.ir.kernel import BIAS, Access, BlockedForm
+from ocaffe.ir.kernel import BIAS, Access, BlockedForm, Order
 from ocaffe.ir.launch import Epilogue, Launch, Measure, Schedule
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.target import Target
@@ -113,9 +114,17 @@ class _Images:
 
     def needs_plain(self, launch: Launch, ref: Ref) -> bool:
         """Whether a launch needs a copy of an image in Caffe's order."""
+        if self.is_part(ref) and ref.root.shape[1] % self.width == 0 and _takes_any_order(launch, ref):
+            return False
         if not self.runs(launch):
             return True
         return self.form(launch) is not None and ref is launch.reads[0] and not self.reads_blocks(launch)
+
+
+def _takes_any_order(launch: Launch, ref: Ref) -> bool:
+    """Whether the operation needs no form for blocks of this operand."""
+    slots = [launch.slot(operand) for operand in launch.operands if operand.ref is ref]
+    return launch.kernel.can.in_blocks is None and all(slot is not None and slot.order is Order.EITHER for slot in slots)
 
 
 class ChosenOnCpu:

@@ -198,3 +198,25 @@ def test_winograd_before_blocks(own: Device, monkeypatch: pytest.MonkeyPatch) ->
 def test_ieee_is_direct(own: Device) -> None:
     net = made("Winograd", changed(own, math="ieee"))
     assert "winograd_blocked_cpu" not in programs(net) and "conv_blocked_cpu" in programs(net)
+
+
+@pytest.mark.parametrize("outputs", [32, 24])
+def test_histograms_read_blocks_that_are_full(outputs: int, own: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They count values in any order. Empty channels would be counted, too."""
+    counting = 'layer { name: "h" type: "Histogram" bottom: "a" top: "counts" top: "ends" }'
+    layers = conv("a", "x", outputs, 3, pad=1) + relu("a") + counting + conv("b", "a", 32, 3) + conv("y", "b", 10, 1)
+    monkeypatch.setitem(NETS, "histogram", ((2, 16, 12, 13), layers))
+
+    def counted() -> tuple[np.ndarray, np.ndarray, Net]:
+        net = made("histogram", own)
+        result(net)
+        return np.array(net.blobs["counts"].data), np.array(net.blobs["ends"].data), net
+
+    counts, ends, net = counted()
+    copies = [launch for launch in net._engine.current().commands.schedule if launch.what.startswith("channel_blocks_cpu")]
+    assert len(copies) == (1 if outputs % own.target.vector_width == 0 else 2), "the last layer reads a copy, and the histogram none if blocks are full"
+    switch(monkeypatch, "fuse=0")
+    expected, extremes, _ = counted()
+    assert counts.sum() == expected.sum() == 2 * outputs * 12 * 13
+    np.testing.assert_allclose(ends, extremes, rtol=1e-5)
+    assert np.abs(np.cumsum(counts) - np.cumsum(expected)).max() <= 2, "values near the bounds of a bin differ by rounding"

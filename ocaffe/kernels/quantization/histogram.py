@@ -3,14 +3,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ocaffe.ir.kernel import Kernel, read, write
+from ocaffe.ir.kernel import Kernel, Order, read, write
 from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Ref
 from ocaffe.kernels.expression.expression import reduce
 
 FIRST, OCTAVES, STEPS = -16, 32, 64  # magnitudes from 2^-16 to 2^16, 64 bins for each power of two
 BINS = OCTAVES * STEPS  # of one sign
-COUNT = Kernel("histogram.count", read("x"), write("counts"), write("extremes"))
+COUNT = Kernel("histogram.count", read("x", order=Order.EITHER), write("counts"), write("extremes"))
 ROWS = 4  # of counts that a CPU's work-item adds to in turn
 GPU_GROUP, EACH = 256, 1 << 14  # work-items of a group; the fewest elements that a group counts, because it also writes all bins
 
