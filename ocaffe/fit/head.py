@@ -27,7 +27,7 @@ from ocaffe.zoo.templates import CLASSIFIED, scores, upgraded
 START = "start.caffemodel"  # the file of this phase in OUT
 MOST = 5000  # images
 DECAY = 0.05  # of the weights for features of unit variance: a few images for each class and a thousand features are separable
-STEPS = 300  # of Nesterov's method, at most
+STEPS, WORK = 300, 2e12  # of Nesterov's method, at most; floating point operations of all steps, about 20 s
 ENOUGH = 1e-3  # the largest gradient at the end
 
 
@@ -97,7 +97,7 @@ def regression(features: np.ndarray, labels: np.ndarray, classes: int) -> tuple[
     step = 1 / (0.5 * _largest_square(x) / len(x) + DECAY)
     weight, bias = np.zeros((classes, x.shape[1]), np.float32), np.log(truth.mean(0) + 1 / len(x))
     before, ahead, pace = weight, weight, 1.0
-    for _ in range(STEPS):
+    for _ in range(min(STEPS, 1 + int(WORK / (4 * x.size * classes)))):
         scores = x @ ahead.T + bias
         errors = np.exp(scores - scores.max(1, keepdims=True))
         errors = errors / errors.sum(1, keepdims=True) - truth

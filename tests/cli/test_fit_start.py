@@ -12,7 +12,7 @@ from PIL import Image
 from ocaffe import proto
 from ocaffe.cli import fit, main
 from ocaffe.errors import Error
-from ocaffe.fit import start
+from ocaffe.fit import head, start
 from ocaffe.fit.head import regression
 from ocaffe.fit.start import MIRROR, begin_of, mirrored, symbol
 from ocaffe.formats.text import parse, read_net, read_solver
@@ -100,6 +100,19 @@ def test_symbols_are_not_mirrored(names: list[str], found: str) -> None:
 
 def test_without_names_the_changes_are_those_of_the_net() -> None:
     assert mirrored("affine { rotation: 10 }", []) == ("affine { rotation: 10 }", "")
+
+
+def test_regression_has_limited_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 4, 200)
+    features = (rng.standard_normal((4, 50))[labels] + rng.standard_normal((200, 50))).astype(np.float32)
+    found = []
+    for work in (0.0, 4.0 * 200 * 50 * 4 * 20, 2e12):
+        monkeypatch.setattr(head, "WORK", work)
+        weight, bias = regression(features, labels, 4)
+        scores = features @ weight.T + bias
+        found.append(float((np.log(np.exp(scores).sum(1)) - scores[np.arange(200), labels]).mean()))
+    assert found[0] > max(found[1:])
 
 
 def test_regression() -> None:
@@ -193,18 +206,18 @@ HEADS = {  # the end of a net: the sentence about its first phase
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_forms_of_the_layer_of_class_scores(head: str, here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("end", HEADS)
+def test_forms_of_the_layer_of_class_scores(end: str, here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str]) -> None:
     write_folders(here / "three", 10, classes=3)
     write_folders(here / "two", 10, classes=2)
     (here / "own.prototxt").write_text("""
         layer { name: "data" type: "Input" top: "data" input_param { shape { dim: 1 dim: 1 dim: 16 dim: 16 } } }
         layer { name: "conv" type: "Convolution" bottom: "data" top: "conv" convolution_param { num_output: 4 kernel_size: 3 stride: 2 pad: 1 } }
-        layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" """ + head)
+        layer { name: "pool" type: "Pooling" bottom: "conv" top: "pool" """ + end)
     flags = ["--net", "own.prototxt", "--size", "16", "--batch", "8", "--iterations", "4", "--device", str(device.number)]
     assert main(["fit", "three", "--out", "a", *flags]) == 0
     assert main(["fit", "two", "--out", "b", "--weights", "a/best.caffemodel", *flags]) == 0
-    assert f"phase 1   {HEADS[head]}" in capsys.readouterr().out
+    assert f"phase 1   {HEADS[end]}" in capsys.readouterr().out
 
 
 def test_a_fit_killed_in_its_first_phase_goes_on(here: pathlib.Path, device: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
