@@ -44,6 +44,7 @@ class Boxes(Task):
         choices = wanted.choices
         data, notes = wanted.data, list[str]()
         if wanted.seen.form != MADE:
+            self.check_parts(wanted)
             settings = Settings(Recipe(encode=None, dimensions=True), share=choices.share, seed=choices.seed, skip_bad=True)
             tool = command("ocaffe", "dataset", wanted.seen.form, path_word(wanted.data), "DIR")
             data, notes = converted([wanted.data], settings, wanted.out, lambda out: _convert(wanted, out, settings), wanted.again, tool)

@@ -44,6 +44,7 @@ class Masks(Task):
         self.check_net(wanted.net, is_segmenter, NET)
         choices, data, notes = wanted.choices, wanted.data, list[str]()
         if wanted.seen.form != MADE:
+            self.check_parts(wanted)
             found = mask_folders(wanted.data)
             assert found is not None  # `see` has found them
             settings = Settings(mask_suffix=found.mask_suffix, lists=found.lists, share=choices.share, seed=choices.seed, skip_bad=True)

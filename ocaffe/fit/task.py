@@ -81,3 +81,9 @@ class Task(ABC):
         """Raise Error if the user gave a net that does not learn this. `fits` judges a net, `nets` names some that fit."""
         if net and not fits(net):
             raise Error(f"--net is {net}, which does not learn {self.name}", place="ocaffe fit", fix=f"leave it out, or give another net: --net {nets}")
+
+    def check_parts(self, wanted: Wanted) -> None:
+        """Raise Error for a --val beside a data set that has its parts within it."""
+        if wanted.choices.val:
+            fact = f"--val is {wanted.choices.val}, and the parts of {self.name} are in the data set"
+            raise Error(fact, place="ocaffe fit", fix="leave it out; without a part for testing --test 0.2 divides the images")

@@ -264,6 +264,7 @@ def test_mistakes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture
         (["flat"], ("all pixels have the class 0",)),
         (["red"], ("of type RGB", "--colors FILE. That is a flag of `ocaffe dataset masks red/images red/masks DIR`")),
         (["scenes", "--task", "boxes", "--size", "64"], ("--size is given for ssd_shapes",)),
+        (["scenes", "--task", "boxes", "--val", "scenes"], ("--val is scenes, and the parts of boxes are in the data set", "leave it out")),
         (["scenes", "--task", "boxes", "--net", "resnet20"], ("resnet20, which does not learn boxes", "--net ssd_shapes")),
         (["scenes", "--task", "masks", "--net", "ssd_shapes"], ("ssd_shapes, which does not learn masks", "--net unet")),
     ):
