@@ -73,7 +73,7 @@ def _convert(wanted: Wanted, out: str, settings: Settings) -> list[str]:
     parts = [os.path.join(out, name) for name in sorted(os.listdir(out)) if is_database(os.path.join(out, name))]
     if len(parts) == 1:
         fact = f"the data set has the part {os.path.basename(parts[0]).removesuffix('_lmdb')} alone, and no images for testing"
-        raise Error(fact, place=wanted.data, fix="add a part for testing, such as val; or remove the part, and a share of the images is for testing")
+        raise Error(fact, place=wanted.data, fix="add a part for testing beside it, such as val (docs/detection-data.md)")
     boxes, wrong = sum(len(corners_of(part)[0]) for part in parts), [fault for fault in faults if not fault.whole]
     if len(wrong) >= boxes:
         first = next(iter(wrong or faults), None)

@@ -165,7 +165,8 @@ class _Tagged(Result):
     def _figures(self, rows: np.ndarray, tag: int) -> tuple[int, int, float, float, float]:
         """Return the images with a tag, those that got it with a probability of 0.5 or more, precision and recall of these, and the average precision."""
         right, got = rows[:, 3] == 1, rows[:, 2] >= 0
-        hits, precision = int((right & got).sum()), average_precision(self.found.points()[tag], self.found.version)
+        hits, points = int((right & got).sum()), self.found.points().get(tag)
+        precision = np.nan if points is None else average_precision(points, self.found.version)
         return int(right.sum()), int(got.sum()), hits / got.sum() if got.any() else np.nan, hits / right.sum() if right.any() else np.nan, precision
 
     def record(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ class TagEvaluate(DetectionEvaluate):
     """For each image and tag, the score and whether the image has the tag; and the number of images with each tag.
 
     Bottoms: scores of the tags (N x tags), of which larger ones mean the tag, and as many labels: 1 with the tag, 0 without it, others do not count.
-    Top 1 x 1 x k x 5 as of DetectionEvaluate: first one row per tag: -1, tag, number of images with it, -1, -1. Then one row per image and tag: image,
+    Top 1 x 1 x k x 5 as of DetectionEvaluate: first one row per tag: -1, tag, number of images with it, -1, -1. The tag is -1 if no image has it, so that
+    the mean is one of the tags that occur. Then one row per image and tag: image,
     tag, score, 1 if the image has the tag, 1 if it has not. The mean average precision is computed from the rows over all batches of a test.
     """
 
@@ -54,5 +55,5 @@ class TagEvaluate(DetectionEvaluate):
         """Return the rows of the top."""
         images, tags = np.divmod(np.arange(scores.size), self.tags)
         has, lacks = labels == 1, labels == 0
-        numbers = np.array([(NOTHING, tag, count, -1, -1) for tag, count in enumerate(has.sum(0))], np.float32)
+        numbers = np.array([(NOTHING, tag if count else NOTHING, count, -1, -1) for tag, count in enumerate(has.sum(0))], np.float32)
         return np.concatenate([numbers, np.stack([images, tags, scores.ravel(), has.ravel(), lacks.ravel()], 1).astype(np.float32)])

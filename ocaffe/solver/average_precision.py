@@ -73,7 +73,7 @@ class Detections:
         self._points = None
         rows = values.reshape(-1, 5)
         numbers = rows[:, 0] == NOTHING
-        for _, label, count, *_ in rows[numbers]:
+        for _, label, count, *_ in rows[numbers & (rows[:, 1] != NOTHING)]:
             self.positives[int(label)] += int(count)
         judged = (rows[:, 3] != 0) | (rows[:, 4] != 0)  # others found a difficult box, which does not count
         self._rows.append(rows[~numbers & judged])

@@ -100,7 +100,7 @@ def test_tags(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[str
     lines = said.out.splitlines()
     assert lines[0] == "data      tags: tags.csv has 4 columns" and "for testing; 3 classes" in lines[1]
     assert "note      no image for training has the tags 'rare', which cannot be learned" in lines
-    assert said.err.count("\n") == said.err.count("Missing true_pos for label: 2") == 1
+    assert not said.err
     assert "note      1 images cannot be used and are left out; out/left_out.txt names them" in lines
     found = json.loads((here / "out/results.json").read_text())
     assert [each["name"] for each in found["tags"]] == ["even", "large", "rare"] and found["tags"][1]["average_precision"] > 0.8
