@@ -64,6 +64,8 @@ def tool(name: str, *arguments: str) -> None:
 def outputs(mlir: str, images: np.ndarray) -> Iterator[np.ndarray]:
     import pymlir
 
+    pymlir.set_mem_mode("value_mem")  # else the tensors of larger nets are read as zeros
+
     made = pymlir.module()
     made.load(mlir)
     for begin in range(0, len(images), BATCH):
