@@ -153,10 +153,9 @@ ABOUT = {
     ),
     "point_shapes": About(
         "Point-shapes",
-        "none; a detector without anchors that is small enough to train on a CPU. It is assigned as TOOD is (Feng, Zhong, Gao, Scott, Huang, 2021), its "
-        "backbone is of the kind of CSPNet (Wang and others, 2019)",
-        "blocks of convolutions with batch normalization, a pyramid of three maps, and two branches of predictions on each; Adam, a moving average of the "
-        "weights", "336 boxes; 10 classes and the background",
+        "none; a detector without anchors that is small enough to train on a CPU. It is assigned as TOOD is (Feng, Zhong, Gao, Scott, Huang, 2021)",
+        "the backbone of ssd_shapes, a pyramid of four maps (Lin and others, 2017), and two convolutions on each, for boxes and for scores; Adam",
+        "1,360 boxes; 10 classes and the background",
         "scenes of digits: `ocaffe dataset shapes scenes --images 5000 --size 128x128`, then `ocaffe dataset voc scenes examples/shapes`",
         sizes="or other multiples of 32",
     ),

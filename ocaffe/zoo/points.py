@@ -4,67 +4,56 @@
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from ocaffe.zoo.detectors import SHAPES, SHAPES_CLASSES, Data, annotated, by_cell, detect, join, tested, unit
+from ocaffe.zoo.detectors import SHAPES, SHAPES_CLASSES, Data, annotated, by_cell, detect, join, stages, tested, unit
 from ocaffe.zoo.net import Fields, Net, gaussian
 
 UNIT = 2  # side of a cell's box, the unit of its prediction, in cells
 VARIANCE = 0.5  # a prediction of 1 moves a box by one cell
 RARE = -4.6  # bias of the scores: a score of 0.01 before the training
+LOC_WEIGHT = 0.5  # boxes are learned sooner than classes
 
 
-class Level(NamedTuple):
-    """Predictions on one blob, and the pixels of a cell."""
+def pyramid(net: Net, maps: Mapping[int, str], channels: Mapping[int, int]) -> dict[int, str]:
+    """Add to each map the features of the next coarser one, which has half its side (Lin and others, Feature pyramid networks, 2017).
 
-    source: str
-    cell: int
-
-
-def csp(net: Net, name: str, x: str, channels: int, depth: int) -> str:
-    """Add a cross-stage partial block (Wang and others, CSPNet, 2019): one half of the channels passes `depth` residual blocks, the other half none."""
-    half = channels // 2
-    other, y = unit(net, f"{name}/other", x, half, kernel_size=1), unit(net, f"{name}/own", x, half, kernel_size=1)
-    for i in range(1, depth + 1):
-        inner = unit(net, f"{name}/{i}b", unit(net, f"{name}/{i}a", y, half, pad=1, kernel_size=3), half, pad=1, kernel_size=3)
-        y = net.layer("Eltwise", f"{name}/{i}", [y, inner])
-    return unit(net, name, net.layer("Concat", f"{name}/both", [other, y]), channels, kernel_size=1)
+    The maps and their channels are given by the pixels of a cell.
+    """
+    made: dict[int, str] = {}
+    for cell in sorted(maps, reverse=True):
+        made[cell] = maps[cell]
+        if 2 * cell in made:
+            deep = unit(net, f"level{cell}/deep", made[2 * cell], channels[cell], kernel_size=1)
+            up = net.layer("Upsample", f"level{cell}/up", deep, upsample_param={"scale": 2})
+            made[cell] = net.layer("Eltwise", f"level{cell}", [maps[cell], up])
+    return made
 
 
-def predict(net: Net, levels: Sequence[Level], width: int, classes: int) -> None:
-    """Add a head for each level, the loss in TRAIN, and the detections in TEST. `width`: channels of a head."""
+def predict(net: Net, levels: Mapping[int, str], classes: int) -> None:
+    """Add the predictions of each level, the loss in TRAIN, and the detections in TEST. The levels are given by the pixels of a cell."""
     ends: dict[str, list[str]] = {"loc": [], "conf": [], "priorbox": []}
-    for source, cell in levels:
-        name = f"{source}_mbox"
+    for cell, source in sorted(levels.items()):
+        name = f"level{cell}_mbox"
         for kind, outputs, bias in (("loc", 4, 0.0), ("conf", classes, RARE)):
-            x = unit(net, f"{source}_{kind}", source, width, pad=1, kernel_size=3)
-            x = net.conv(f"{name}_{kind}", x, outputs, kernel_size=1, pad=0, stride=1, weight=gaussian(0.01), bias=bias)
+            x = net.conv(f"{name}_{kind}", source, outputs, kernel_size=3, pad=1, stride=1, weight=gaussian(0.01), bias=bias)
             ends[kind].append(by_cell(net, f"{name}_{kind}", x))
         box: Fields = {"min_size": UNIT * cell, "clip": False, "variance": [VARIANCE] * 4, "step": cell, "offset": 0.5}
         ends["priorbox"].append(net.layer("PriorBox", f"{name}_priorbox", [source, "data"], prior_box_param=box))
     join(net, ends)
     if not net.deploy:
+        loss: Fields = {"num_classes": classes, "code_type": "CENTER_SIZE", "loc_weight": LOC_WEIGHT}
         net.layer("AlignedBoxLoss", "mbox_loss", ["mbox_loc", "mbox_conf", "mbox_priorbox", "label"], include={"phase": "TRAIN"},
-                  propagate_down=[True, True, False, False], aligned_box_loss_param={"num_classes": classes, "code_type": "CENTER_SIZE"})  # fmt: skip
+                  propagate_down=[True, True, False, False], aligned_box_loss_param=loss)  # fmt: skip
     detect(net, net.layer("Sigmoid", "mbox_conf_sigmoid", "mbox_conf", **tested(net)), classes)
 
 
-def joined(net: Net, name: str, deep: str, shallow: str, width: int) -> str:
-    """Add a level of the pyramid: a map of twice the side, beside the map of that side from the backbone."""
-    x = net.layer("Upsample", f"{name}/up", unit(net, f"{name}/deep", deep, width, kernel_size=1), upsample_param={"scale": 2})
-    return csp(net, name, net.layer("Concat", f"{name}/joined", [x, shallow]), width, 1)
+SIZES = ((16, 1), (32, 1), (64, 2), (96, 2), (128, 2), (128, 1))  # of the stages: channels and convolutions
 
 
 def point_shapes(net: Net) -> None:
-    """A small net for images of 128 pixels: maps of 16 x 16, 8 x 8 and 4 x 4, for objects of 10 to 100 pixels. CPUs train it in minutes."""
+    """A small net for images of 128 pixels: maps of 32 x 32 to 4 x 4, for objects of 10 to 100 pixels. CPUs train it in minutes."""
     data = Data(128, SHAPES, "train", "val", "examples/shapes/labelmap_voc.prototxt", 32, 50, {"scale": 0.0078125, "mean_value": [128, 128, 128]})
-    x = unit(net, "conv1", annotated(net, data, mirror=False, expand=1.5), 24, pad=1, kernel_size=3, stride=2)
-    maps = []
-    for stage, (channels, depth) in enumerate(((48, 1), (96, 2), (160, 2), (192, 1)), 2):
-        x = csp(net, f"csp{stage}", unit(net, f"conv{stage}", x, channels, pad=1, kernel_size=3, stride=2), channels, depth)
-        maps.append(x)
-    middle = joined(net, "level16", maps[3], maps[2], 96)
-    fine = joined(net, "level8", middle, maps[1], 64)
-    coarse = unit(net, "level32", maps[3], 96, kernel_size=1)
-    predict(net, (Level(fine, 8), Level(middle, 16), Level(coarse, 32)), 64, SHAPES_CLASSES)
+    stages(net, annotated(net, data, mirror=False, expand=1.5), SIZES)
+    ends = {2 ** (stage - 1): (f"conv{stage}_{depth}", channels) for stage, (channels, depth) in enumerate(SIZES, 1) if stage > 2}
+    predict(net, pyramid(net, {cell: name for cell, (name, _) in ends.items()}, {cell: channels for cell, (_, channels) in ends.items()}), SHAPES_CLASSES)

@@ -35,7 +35,7 @@ def test_classes_and_size(here: pathlib.Path) -> None:
     for file, parts in (("train_val", 3), ("deploy", 1)):
         layers = read_net(f"out/{file}.prototxt").layer
         assert {layer.name: layer.convolution_param.num_output for layer in layers if "_mbox_conf" in layer.name and layer.type == "Convolution"} == {
-            f"level{cell}_mbox_conf_4": 4 for cell in (8, 16, 32)
+            f"level{cell}_mbox_conf_4": 4 for cell in (4, 8, 16, 32)
         }
         fields = ("aligned_box_loss_param", "detection_output_param", "detection_evaluate_param")
         assert [getattr(layer, field).num_classes for layer in layers for field in fields if layer.HasField(field)] == [4] * parts

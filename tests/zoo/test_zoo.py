@@ -107,7 +107,7 @@ DETECTORS = {  # learned parameters; channels and sides of the maps with predict
     "ssd300_vgg16": (26_285_486, [(512, 38), (1024, 19), (512, 10), (256, 5), (256, 3), (256, 1)], 8732),
     "mobilenet_ssd": (5_796_089, [(512, 19), (1024, 10), (512, 5), (256, 3), (256, 2), (128, 1)], 1917),
     "ssd_shapes": (925_594, [(64, 32), (96, 16), (128, 8), (128, 4)], 6112),
-    "point_shapes": (1_560_421, [(64, 16), (64, 8), (64, 4)], 336),
+    "point_shapes": (697_196, [(64, 32), (96, 16), (128, 8), (128, 4)], 1360),
 }
 YOLOS = {  # parameters without BatchNorm's statistics; channels and sides of the maps with predictions; boxes
     "mobilenet_yolov3_lite": (5_224_406, [(1024, 13), (1024, 26)], 2535),  # 1,024 of them are fixed: upsampling
