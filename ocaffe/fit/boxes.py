@@ -40,7 +40,7 @@ class Boxes(Task):
     test_flags = ("--per-class",)
 
     def project(self, wanted: Wanted) -> Project:
-        self.check_net(wanted.net, is_detector, "ssd_shapes")
+        self.check(wanted, is_detector, "ssd_shapes")
         choices = wanted.choices
         data, notes = wanted.data, list[str]()
         if wanted.seen.form != MADE:

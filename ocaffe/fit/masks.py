@@ -41,7 +41,7 @@ class Masks(Task):
     test_flags = ("--per-class",)
 
     def project(self, wanted: Wanted) -> Project:
-        self.check_net(wanted.net, is_segmenter, NET)
+        self.check(wanted, is_segmenter, NET)
         choices, data, notes = wanted.choices, wanted.data, list[str]()
         if wanted.seen.form != MADE:
             self.check_parts(wanted)

@@ -9,7 +9,7 @@ from ocaffe.cl.device import Device
 from ocaffe.errors import Error
 from ocaffe.fit.see import Seen
 from ocaffe.ir.target import Target
-from ocaffe.zoo.project import Choices, Project
+from ocaffe.zoo.project import Choices, Project, check_begin
 
 
 class Wanted(NamedTuple):
@@ -81,6 +81,11 @@ class Task(ABC):
         """Raise Error if the user gave a net that does not learn this. `fits` judges a net, `nets` names some that fit."""
         if net and not fits(net):
             raise Error(f"--net is {net}, which does not learn {self.name}", place="ocaffe fit", fix=f"leave it out, or give another net: --net {nets}")
+
+    def check(self, wanted: Wanted, fits: Callable[[str], bool], nets: str) -> None:
+        """Raise Error, before data are converted, if OUT has a training or a link, or as `check_net` does."""
+        check_begin(wanted.out, wanted.again)
+        self.check_net(wanted.net, fits, nets)
 
     def check_parts(self, wanted: Wanted) -> None:
         """Raise Error for a --val beside a data set that has its parts within it."""

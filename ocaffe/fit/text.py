@@ -44,7 +44,7 @@ class Texts(Task):
     predict_flags = ("--annotate", "drawn")
 
     def project(self, wanted: Wanted) -> Project:
-        self.check_net(wanted.net, is_reader, NET)
+        self.check(wanted, is_reader, NET)
         choices, data, notes = wanted.choices, wanted.data, list[str]()
         if wanted.seen.form != MADE:
             settings = (choices.val, choices.share, choices.seed)

@@ -48,6 +48,7 @@ STARTED_EPOCH, STARTED_LEAST = 12, 8  # updates in an epoch then, unless this ne
 WHOLE = 64  # pixels: smaller samples are the whole image, larger ones a crop
 MARGIN = 8 / 7  # image to crop, as 256 to 224
 FIRST = ("net", "weights", "test_iter", "test_interval", "base_lr", "lr_policy", "power")  # in the solver
+FOLDERS = ("data", "examples")  # of `ocaffe fit`
 FILES = ("train_val.prototxt", "solver.prototxt", "deploy.prototxt", "README.md")
 
 
@@ -131,7 +132,7 @@ def check_begin(out: str, again: bool = False, names: Sequence[str] = FILES) -> 
     for name in () if again else names:
         check_absent(os.path.join(out, name))
     for path in (os.path.join(out, name) for name in (sorted(os.listdir(out)) if os.path.isdir(out) else ())):
-        if os.path.islink(path) and not os.path.isdir(path):  # a training would write results and weights by names of its own
+        if os.path.islink(path) and (not os.path.isdir(path) or os.path.basename(path) in FOLDERS):  # names that the user has not given
             raise Error("it is a link, and this command would write where it leads to", place=path, fix=f"{command('rm', path)}, or choose another folder")
 
 

@@ -67,6 +67,15 @@ def test_boxes(here: pathlib.Path, device: Any, capsys: pytest.CaptureFixture[st
     os.remove("out/results.json")
     path.write_text(path.read_text() + "\n")
     assert main(flags) == 1
+    os.rename("out/data", "kept")
+    os.symlink("../kept", "out/data")
+    assert main(flags) == 1 and "it is a link" in capsys.readouterr().err and (here / "kept/train_lmdb").exists()
+    os.remove("out/data")
+    os.rename("kept", "out/data")
+    (here / "out/results.json").write_text("{}")  # a training that has ended keeps its data
+    assert main(flags) == 1 and "exists" in capsys.readouterr().err and os.stat("out/data").st_ino == before
+    os.remove("out/results.json")
+    assert main(flags) == 1
     assert "its data or their settings have changed since it began" in (error := capsys.readouterr().err) and "rm -r out" in error
 
 
