@@ -28,7 +28,7 @@ from ocaffe.zoo.project import Choices, Project
 from ocaffe.zoo.segmentation_project import is_segmenter, write_segmenter
 
 NET = "unet"
-THIN, CPU_BATCH, CPU_SIDE = 4, 8, 128  # on a CPU: the channels are divided, and batches and images are small
+THIN, CPU_BATCH, CPU_SIDE, CPU_EPOCHS = 4, 8, 128, 30  # on a CPU: the channels are divided, batches and images are small, and the training is short
 LINE = "the file of an image and that of its mask"
 
 
@@ -69,6 +69,8 @@ def _chosen(wanted: Wanted, data: str) -> tuple[Choices, str]:
         return choices, f"{NET} with BatchNorm learns from few images; --net segnet_basic is smaller"
     side = int(np.median(find_masks(data, choices.val).sizes.min(1)))
     thin = replace(choices, thin=THIN, batch=choices.batch or CPU_BATCH, size=choices.size or (CPU_SIDE if side > CPU_SIDE else 0))
+    if not (choices.epochs or choices.weights):
+        thin = replace(thin, epochs=CPU_EPOCHS)
     small = f", and images of {CPU_SIDE} x {CPU_SIDE}" if thin.size != choices.size else ""
     return thin, f"{NET} with a quarter of its channels{small}, because the device is a CPU; --net {NET} takes all, and longer"
 

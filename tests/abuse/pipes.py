@@ -37,7 +37,7 @@ NO_INPUTS = {
     "sha256", "url", "name", "ignore", "with", "by", "only", "nets", "cut_at", "verify_in", "encode_type", "image_suffix", "mask_suffix", "size",
     "objects", "splits", "length", "root_folder", "parts", "delimiter", "channel_swap", "images_dim", "ext", "crop_mode", "type", "image", "blobs",
     "databases", "output_file", "output_dir", "target", "scheme", "method",
-    *("fit augment", "new augment", "dataset folder", "create_label_map label_map_file", "convert_imageset database", "convert_annoset database",
+    *("fit augment", "fit freeze", "new augment", "dataset folder", "create_label_map label_map_file", "convert_imageset database", "convert_annoset database",
       "install-links folder", "plan dump"),
 }  # fmt: skip
 _WEIGHTS = "w.caffemodel"
