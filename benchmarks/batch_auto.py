@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ from ocaffe.cl.device import select_device
 from ocaffe.cli.flags import memory_limit
 from ocaffe.data.databases.datum import encode_datum
 from ocaffe.data.databases.writer import LmdbWriter
+from ocaffe.errors import Error
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.graph.options import NetOptions
 from ocaffe.ir.target import Target
@@ -129,7 +131,8 @@ def measured(training: Training, data: Path, folder: Path, target: Target, conte
     sizes = {number: planned(solver, number, training.iter_size, target) for number in (batch, int(batch * LARGER) + 1)}
     larger = max(sizes)
     figures = {
-        "batch": batch, "why": found[2].split(";")[0], "limit": allowed, "bytes": sizes[batch], "larger": larger, "its bytes": sizes[larger],
+        "batch": batch, "why": found[2].split(";")[0], "limit": allowed, "bytes": sizes[batch], "larger": larger,
+        "its bytes": sizes[larger] if math.isfinite(sizes[larger]) else "too many values",
         "trained": "Optimization Done" in ran.stderr, "iterations s": round(time.monotonic() - begin, 1),
     }  # fmt: skip
     if training.by == "new":
@@ -138,11 +141,14 @@ def measured(training: Training, data: Path, folder: Path, target: Target, conte
     return figures
 
 
-def planned(solver: Path, batch: int, iter_size: int, target: Target) -> int:
-    """Return the bytes of a training with a batch, with its TEST net."""
+def planned(solver: Path, batch: int, iter_size: int, target: Target) -> float:
+    """Return the bytes of a training with a batch, with its TEST net; infinity if a blob would have too many values."""
     param = read_solver(str(solver))
     param.iter_size = iter_size
-    return solver_to_plan(param, read_net, NetOptions(), batch).plans(Machine.assumed(target))(None).bytes
+    try:
+        return solver_to_plan(param, read_net, NetOptions(), batch).plans(Machine.assumed(target))(None).bytes
+    except Error:
+        return math.inf
 
 
 def main() -> None:
