@@ -68,7 +68,8 @@ def _chosen(wanted: Wanted, data: str) -> tuple[Choices, str]:
     if not wanted.target.is_cpu:
         return choices, f"{NET} with BatchNorm learns from few images; --net segnet_basic is smaller"
     side = int(np.median(find_masks(data, choices.val).sizes.min(1)))
-    thin = replace(choices, thin=THIN, batch=choices.batch or CPU_BATCH, size=choices.size or (CPU_SIDE if side > CPU_SIDE else 0))
+    batch = choices.batch or (0 if choices.auto_batch else CPU_BATCH)
+    thin = replace(choices, thin=THIN, batch=batch, size=choices.size or (CPU_SIDE if side > CPU_SIDE else 0))
     if not (choices.epochs or choices.weights):
         thin = replace(thin, epochs=CPU_EPOCHS)
     small = f", and images of {CPU_SIDE} x {CPU_SIDE}" if thin.size != choices.size else ""
