@@ -166,7 +166,9 @@ class Ssd(nn.Module):
 class Points(Ssd):
     """A detector without anchors. The assignment is written from TOOD's paper (arXiv 2108.07755), the losses from those of GFL and CIoU."""
 
-    CHOSEN, SCORE_POWER, OVERLAP_POWER, GAMMA, LOC_WEIGHT = 10, 1, 6, 2, 2  # the defaults of AlignedBoxLossParameter
+    def __init__(self, message: Any, *others: Any) -> None:
+        super().__init__(message, *others)
+        self.param = next(layer.aligned_box_loss_param for layer in message.layer if layer.type == "AlignedBoxLoss")
 
     def scores(self, conf: torch.Tensor) -> torch.Tensor:
         return conf.sigmoid()
@@ -189,8 +191,8 @@ class Points(Ssd):
             inside = (way < torch.maximum(prior[:, 2:] - prior[:, :2], true[:, :, None, 2:] - true[:, :, None, :2])).all(-1) & (truth[..., :1] > 0)
             labels = truth[..., 0].long()
             scores = conf.sigmoid().transpose(1, 2).gather(1, labels[:, :, None].expand(-1, -1, conf.shape[1]))
-            metric = scores**self.SCORE_POWER * overlaps**self.OVERLAP_POWER * inside
-            best, places = metric.topk(min(self.CHOSEN, metric.shape[2]), 2)
+            metric = scores**self.param.score_power * overlaps**self.param.overlap_power * inside
+            best, places = metric.topk(min(self.param.top_k, metric.shape[2]), 2)
             chosen = torch.zeros_like(metric).scatter(2, places, (best > 1e-30).float()) > 0
             largest, owner = torch.where(chosen, overlaps, -1).max(1)
             positive = largest >= 0
@@ -200,10 +202,10 @@ class Points(Ssd):
             wanted = torch.zeros_like(conf)
             wanted.scatter_(2, labels.gather(1, owner)[..., None], (targets * positive)[..., None])
             divisor = targets.sum().clamp(min=1)
-        each = F.binary_cross_entropy_with_logits(conf, wanted, reduction="none") * (wanted - conf.sigmoid()).abs() ** self.GAMMA
+        each = F.binary_cross_entropy_with_logits(conf, wanted, reduction="none") * (wanted - conf.sigmoid()).abs() ** self.param.gamma
         images, priors = positive.nonzero(as_tuple=True)
         located = ciou_loss(boxes[images, priors], true[images, owner[images, priors]]) * targets[images, priors]
-        return (each[..., 1:].sum() + self.LOC_WEIGHT * located.sum()) / divisor
+        return (each[..., 1:].sum() + self.param.loc_weight * located.sum()) / divisor
 
 
 def area(boxes: torch.Tensor) -> torch.Tensor:

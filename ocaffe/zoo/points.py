@@ -13,6 +13,7 @@ UNIT = 2  # side of a cell's box, the unit of its prediction, in cells
 VARIANCE = 0.5  # a prediction of 1 moves a box by one cell
 RARE = -4.6  # bias of the scores: a score of 0.01 before the training
 LOC_WEIGHT = 0.5  # boxes are learned sooner than classes
+GAMMA = 1  # 2, as for COCO, trains the classes of few objects too little
 
 
 def pyramid(net: Net, maps: Mapping[int, str], channels: Mapping[int, int]) -> dict[int, str]:
@@ -42,7 +43,7 @@ def predict(net: Net, levels: Mapping[int, str], classes: int) -> None:
         ends["priorbox"].append(net.layer("PriorBox", f"{name}_priorbox", [source, "data"], prior_box_param=box))
     join(net, ends)
     if not net.deploy:
-        loss: Fields = {"num_classes": classes, "code_type": "CENTER_SIZE", "loc_weight": LOC_WEIGHT}
+        loss: Fields = {"num_classes": classes, "code_type": "CENTER_SIZE", "gamma": GAMMA, "loc_weight": LOC_WEIGHT}
         net.layer("AlignedBoxLoss", "mbox_loss", ["mbox_loc", "mbox_conf", "mbox_priorbox", "label"], include={"phase": "TRAIN"},
                   propagate_down=[True, True, False, False], aligned_box_loss_param=loss)  # fmt: skip
     detect(net, net.layer("Sigmoid", "mbox_conf_sigmoid", "mbox_conf", **tested(net)), classes)
