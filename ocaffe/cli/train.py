@@ -26,10 +26,10 @@ from ocaffe.cli.flags import (
     state_flags,
 )
 from ocaffe.cli.matching import check_match, match_flag, warn_frozen
-from ocaffe.cli.ranks import rank_device, rank_flags, ranked, started_ranks
+from ocaffe.cli.ranks import listed, rank_device, rank_flags, ranked, started_ranks
 from ocaffe.cli.signals import Signals
 from ocaffe.cli.view import view, view_flags
-from ocaffe.errors import Error
+from ocaffe.errors import Error, within
 from ocaffe.evaluation.sidecar import write_sidecar
 from ocaffe.formats.text import read_net, read_solver
 from ocaffe.formats.upgrade import upgrade_solver
@@ -37,9 +37,11 @@ from ocaffe.graph.options import NetOptions
 from ocaffe.memory.process import RuntimeMemory, device_line, process_line
 from ocaffe.memory.report import size_text
 from ocaffe.parallel.world import ALONE, World
+from ocaffe.shown import path_word, say
 from ocaffe.solver.checks import writes_snapshots
 from ocaffe.solver.largest_batch import MOST_BATCH, largest_batch, room
 from ocaffe.solver.planning import Machine, NetsToPlan, solver_to_plan
+from ocaffe.solver.rate_range import STEPS, RateRange, lines, ranged
 from ocaffe.solver.snapshot import newest, owned, prefix_of
 from ocaffe.solver.solver import Solver
 from ocaffe.solver.watch import Watch
@@ -56,6 +58,9 @@ def main(argv: Sequence[str]) -> int:
     with ranked() as world, naming_bad_records("--set skip_bad_records=N"):
         options = train_options(argv)
         path = required(options, "solver", "the solver", "train")
+        if options.find_lr:
+            find_rate(path, options)
+            return 0
         status = started_ranks("train", options.argv, options)
         if status is None:
             train(path, options, world)
@@ -76,6 +81,7 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
         "--set", "-set", dest="settings", action="append", default=[], metavar="FIELD=VALUE", help="a field of the solver and its value; may be given again"
     )
     parser.former("max_iter")
+    parser.flag("find_lr", False, f"train {STEPS} iterations with rising rates instead, and suggest a base_lr; nothing is written")
     auto_batch_flag(parser, "batch size of the TRAIN net, in place of the file's", least=1)
     imdb_flags(parser)
     rank_flags(parser)
@@ -89,6 +95,20 @@ def train_options(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def find_rate(path: str, options: argparse.Namespace) -> None:
+    """Print the losses of a short training with rising rates, and the suggested rate. Raise Error."""
+    if listed(options):
+        raise Error("--find-lr trains on one device", place="ocaffe train", fix="give --gpu or --device one device")
+    if options.snapshot:
+        raise Error("--find-lr begins a training, --snapshot resumes one", place="ocaffe train", fix="leave out --snapshot; --weights gives it trained weights")
+    found = RateRange()
+    with log.muted():
+        train(path, options, ALONE, found)
+    with within(path):
+        for line in lines(found, ["ocaffe", "train", "--solver", path_word(path)]):
+            say(line)
+
+
 def train(path: str, options: argparse.Namespace, world: World, watch: Watch | None = None) -> None:
     """Train on the device of this rank. Without `watch`, the flags of `options` choose the output."""
     auto = options.snapshot == "auto"
@@ -99,6 +119,8 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
     signals = Signals(options.sigint_effect, options.sighup_effect, options.sigterm_effect)
     notes: list[str] = []
     param = _solver(path, options, notes.append)
+    if options.find_lr:
+        param = ranged(param)
     prefix = prefix_of(param, path)
     with contextlib.ExitStack() as stack:
         if watch is None:
@@ -125,7 +147,7 @@ def train(path: str, options: argparse.Namespace, world: World, watch: Watch | N
         if not resume:
             warn_frozen(solver.network.graph, solver.copied)
         stack.enter_context(signals)
-        solver.request = signals.request
+        solver.request = lambda: signals.request() or watch.request()
         logs = [(json_log, options.log_json), (event_log, options.tensorboard)]
         writers = [stack.enter_context(opened(target)) for opened, target in logs if target and world.first]
 

@@ -19,3 +19,7 @@ class Watch:
 
     def ended(self, solver: Solver) -> None:
         """After the last iteration."""
+
+    def request(self) -> str:
+        """After each iteration: 'stop' ends the training, '' does not."""
+        return ""
