@@ -17,7 +17,7 @@ from ocaffe.fit.classes import Classes
 from ocaffe.fit.files import BEST, LOG, batch_in, keep_best, unfinished
 from ocaffe.fit.head import START
 from ocaffe.fit.masks import Masks
-from ocaffe.fit.report import announce, report
+from ocaffe.fit.report import Run, announce, report
 from ocaffe.fit.see import CLASSES, see
 from ocaffe.fit.start import EPOCHS, NET, PUBLIC, PUBLIC_SIDE, SIDES, TUNING_EPOCHS
 from ocaffe.fit.tags import Tags
@@ -70,7 +70,8 @@ def main(argv: Sequence[str]) -> int:
         raise problem.error from None
     best = keep_best(project)
     device = select_device(options.device or None, options.gpu or None, math=options.math or None)
-    report(project, task, task.test(project, best, device), time.monotonic() - started, ended, options.max_slowdown)
+    result = task.test(project, best, device)
+    report(project, task, result, Run(time.monotonic() - started, ended, options.max_slowdown, device.info.name))
     return 0
 
 

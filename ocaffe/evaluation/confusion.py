@@ -58,15 +58,19 @@ class Confusion:
 
     def record(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the figures for JSON. A share of nothing is None."""
-        shares = zip(self.precision().tolist(), self.recall().tolist())
+        rows = zip(names, self.counts.sum(1).tolist(), self.counts.diagonal().tolist(), self.precision().tolist(), self.recall().tolist())
         return {
             "images": self.images, "right": self.right, "accuracy": self.accuracy,
             "classes": [
-                {"name": name, "precision": None if np.isnan(precision) else precision, "recall": None if np.isnan(recall) else recall}
-                for name, (precision, recall) in zip(names, shares)
+                {"name": name, "images": images, "right": right, "precision": _known(precision), "recall": _known(recall)}
+                for name, images, right, precision, recall in rows
             ],
             "confusion": self.counts.tolist(),
         }  # fmt: skip
+
+
+def _known(share: float) -> float | None:
+    return None if np.isnan(share) else share
 
 
 def _shares(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

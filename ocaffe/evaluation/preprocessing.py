@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from ocaffe import proto
 from ocaffe.data.changes.resample import Interpolation, resize
@@ -46,11 +47,22 @@ class Preprocessing:
 
     def __call__(self, content: bytes) -> tuple[np.ndarray, ...]:
         """Return the input for an image file, channels x height x width, as the only one. Raise Error without a place."""
-        channels, height, width = self.shape
-        pixels = self._resize(planes(open_image(content, MAX_PIXELS), Color.GRAY if channels == 1 else Color.COLOR))
+        pixels = self._cropped(self._resize(planes(open_image(content, MAX_PIXELS), Color.GRAY if self.shape[0] == 1 else Color.COLOR)))
+        return (np.float32((pixels.astype(np.float32) - self._mean()) * np.float32(self.scale)),)
+
+    def picture(self, values: np.ndarray) -> Image.Image:
+        """Return an input of the net, channels x height x width, as the RGB picture from which it was made."""
+        pixels = np.clip(np.rint(values / np.float32(self.scale or 1) + self._mean()), 0, 255).astype(np.uint8)
+        return Image.fromarray(np.ascontiguousarray(pixels[::-1].transpose(1, 2, 0)) if len(pixels) == 3 else pixels[0]).convert("RGB")
+
+    def _mean(self) -> np.ndarray:
+        return self._cropped(self.mean) if self.mean.ndim == 3 else self.mean.reshape(-1, 1, 1)
+
+    def _cropped(self, image: np.ndarray) -> np.ndarray:
+        """Return the middle of a resized image."""
+        _, height, width = self.shape
         y, x = (self.resized[0] - height) // 2, (self.resized[1] - width) // 2
-        mean = self.mean[:, y : y + height, x : x + width] if self.mean.ndim == 3 else self.mean.reshape(-1, 1, 1)
-        return (np.float32((pixels[:, y : y + height, x : x + width].astype(np.float32) - mean) * np.float32(self.scale)),)
+        return image[:, y : y + height, x : x + width]
 
     def _resize(self, image: np.ndarray) -> np.ndarray:
         if self.padding is None:

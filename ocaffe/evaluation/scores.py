@@ -1,7 +1,10 @@
 """The class scores of a TEST net, over the images that its data layer reads."""
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ocaffe import proto
 from ocaffe.api.net import Net
@@ -19,9 +22,12 @@ def accuracies(net: str) -> dict[str, Any]:
     return {layer.top[0]: layer for layer in message.layer if layer.type == "Accuracy" and layer.accuracy_param.top_k == 1}
 
 
-def evaluate(net: str, weights: str, accuracy: str, device: Device, *, images: int = 0, batches: int = 0) -> Confusion:
+def evaluate(
+    net: str, weights: str, accuracy: str, device: Device, *, images: int = 0, batches: int = 0, tell: Callable[[np.ndarray, np.ndarray], None] | None = None
+) -> Confusion:  # fmt: skip
     """Return the confusion matrix of the first `images` images, or of `batches` batches. `accuracy`: the top of the Accuracy layer in the prototxt `net`.
 
+    `tell`: is called with the labels and the scores of each batch, N numbers and N x classes.
     Raises Error if the net has no such layer, or if it has several scores per image.
     """
     layer = accuracies(net).get(accuracy)
@@ -39,5 +45,8 @@ def evaluate(net: str, weights: str, accuracy: str, device: Device, *, images: i
                 raise Error(fact, place=net, fix="give a net with one label and one vector of scores for each image")
             result = result or Confusion(found.shape[1])
             count = min(len(true), images - result.images) if images else len(true)
-            result.add(true[:count], found.reshape(len(true), -1)[:count])
+            batch = true[:count], found.reshape(len(true), -1)[:count]
+            result.add(*batch)
+            if tell is not None:
+                tell(*batch)
     return result

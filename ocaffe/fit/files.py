@@ -15,7 +15,7 @@ from ocaffe.shown import command, path_word
 from ocaffe.support.files import atomic_write, clear_killed, open_plain
 from ocaffe.zoo.project import FILES, Project
 
-BEST, LOG, RESULTS = "best.caffemodel", "train.log", "results.json"
+BEST, LOG, RESULTS, CONFUSION = "best.caffemodel", "train.log", "results.json", "confusion.png"
 
 
 def unfinished(out: str) -> bool:

@@ -3,14 +3,22 @@ from __future__ import annotations
 
 import json
 import os
+from typing import NamedTuple
 
+from ocaffe import __version__
 from ocaffe.errors import shape_text
-from ocaffe.fit.files import BEST, LOG, RESULTS
+from ocaffe.evaluation.answers import picture_of
+from ocaffe.fit.conversion import LEFT_OUT
+from ocaffe.fit.curves import curves_of
+from ocaffe.fit.files import BEST, CONFUSION, LOG, RESULTS
+from ocaffe.fit.page import FILE as PAGE
+from ocaffe.fit.page import Content, Group, Shown, page
 from ocaffe.fit.task import Result, Task
 from ocaffe.formats.text import read_solver
 from ocaffe.memory.report import size_text
 from ocaffe.shown import command, path_word, say
-from ocaffe.support.files import atomic_write
+from ocaffe.support.files import atomic_write, read_plain
+from ocaffe.zoo.images import UNREADABLE
 from ocaffe.zoo.project import Project
 
 
@@ -24,9 +32,19 @@ def announce(project: Project, device: str) -> None:
         say(f"note      {note}")
 
 
-def report(project: Project, task: Task, result: Result, seconds: float, ended: int, slowdown: str) -> None:
-    """Write and print the result. `seconds`: of the whole command. `ended`: iterations of the training. `slowdown`: of --max-slowdown."""
-    pictures = result.pictures()
+class Run(NamedTuple):
+    """What is known after a training. `seconds`: of the whole command. `ended`: iterations. `slowdown`: of --max-slowdown. `device`: its name."""
+
+    seconds: float
+    ended: int
+    slowdown: str
+    device: str
+
+
+def report(project: Project, task: Task, result: Result, run: Run) -> None:
+    """Write and print the result."""
+    pictures, following = result.pictures(), _next(project, task, run)
+    pictures = {**pictures, PAGE: page(_content(project, task, result, run, following)).encode()}
     for name, content in pictures.items():
         os.makedirs(os.path.dirname(project.path(name)), exist_ok=True)
         with atomic_write(project.path(name)) as out:
@@ -36,20 +54,52 @@ def report(project: Project, task: Task, result: Result, seconds: float, ended: 
     say()
     say(*result.lines())
     say()
-    say(f"{result.sentence()} that were not trained on, after {seconds:.0f} s")
+    say(f"{result.sentence()} that were not trained on, after {run.seconds:.0f} s")
     say("          (the same images chose the best snapshot)")
     for name in dict.fromkeys(os.path.dirname(name) or name for name in pictures):
-        say(f"{'picture' if name in pictures else 'examples':<9} {project.path(name)}")
-    for what, text in _next(project, task, ended, slowdown):
+        say(f"{'page' if name == PAGE else 'picture' if name in pictures else 'examples':<9} {project.path(name)}")
+    for what, text in following:
         say(f"{what:<9} {text}")
 
 
-def _next(project: Project, task: Task, ended: int, slowdown: str) -> list[tuple[str, str]]:
+def _content(project: Project, task: Task, result: Result, run: Run, following: list[tuple[str, str]]) -> Content:
+    """Return the parts of the page."""
+    pictures = result.pictures()
+    drawn = [Shown([picture_of(content)], os.path.basename(name)) for name, content in pictures.items() if os.path.dirname(name)]
+    groups = [*result.groups(), Group("Examples", "Images for testing, with the answers of the net.", drawn)]
+    files = [name for name in (UNREADABLE, LEFT_OUT) if any(name in note for note in project.notes)]
+    left_out = [(name, read_plain(project.path(name)).decode("utf-8", "surrogateescape").splitlines()) for name in files]
+    curves = curves_of(project.path(LOG), project.accuracy, task.score)
+    title = f"{project.net}: {task.name} in {project.folder}"
+    sentence = f"{result.sentence()} that were not trained on. The same images chose the best snapshot. The command took {run.seconds:.0f} s."
+    return Content(
+        title, sentence, result.record(), curves, groups, task.data(project), left_out, project.notes, _settings(project, run), following,
+        pictures.get(CONFUSION, b""),
+    )  # fmt: skip
+
+
+def _settings(project: Project, run: Run) -> list[tuple[str, str]]:
+    """Return the settings of the training for people: words and texts."""
+    solver, images = read_solver(project.path("solver.prototxt")), project.images
+    return [
+        ("data", f"{images.train.images} images for training, {images.test.images} for testing; {project.classes} classes"),
+        ("net", f"{project.net}, input {shape_text(project.shape)}"),
+        ("batch", f"{project.batch} images"),
+        ("iterations", f"{run.ended} of {project.iterations}"),
+        ("begins from", ", ".join([project.begins] if project.begins else solver.weights) or "random weights"),
+        ("solver", f"{solver.type}, base_lr {solver.base_lr:g}, lr_policy {solver.lr_policy}, weight_decay {solver.weight_decay:g}"),
+        ("seed", str(solver.random_seed)),
+        ("memory", f"{size_text(project.bytes)} planned on {run.device}"),
+        ("ocaffe", __version__),
+    ]
+
+
+def _next(project: Project, task: Task, run: Run) -> list[tuple[str, str]]:
     """Return what may come next: a word, and a command or file."""
     solver, net, deploy, best, onnx = (
         path_word(project.path(name)) for name in ("solver.prototxt", "train_val.prototxt", "deploy.prototxt", BEST, f"{project.net}.onnx")
     )
-    train = ["ocaffe", "train", "--solver", solver, *(["--max-slowdown", slowdown] if slowdown else [])]
+    train = ["ocaffe", "train", "--solver", solver, *(["--max-slowdown", run.slowdown] if run.slowdown else [])]
     labels = project.path("labels.txt")
     tests = read_solver(solver).test_iter[0]
     return [
@@ -57,6 +107,6 @@ def _next(project: Project, task: Task, ended: int, slowdown: str) -> list[tuple
         ("predict", command("ocaffe", "predict", path_word(project.folder), "IMAGE", *task.predict_flags)),
         ("test", command("ocaffe", "test", "--model", net, "--weights", best, "--iterations", tests, *task.test_flags)),
         ("export", command("ocaffe", "convert", deploy, best, onnx)),
-        *([("continue", command(*train, "--snapshot", "auto"))] if ended < project.iterations else []),
+        *([("continue", command(*train, "--snapshot", "auto"))] if run.ended < project.iterations else []),
         ("train on", f"edit {solver}, then: {command(*train, '--weights', best)}"),
     ]

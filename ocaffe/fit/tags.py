@@ -20,8 +20,10 @@ from ocaffe.errors import Error, names_text
 from ocaffe.evaluation.confusion import lines_of, percent
 from ocaffe.evaluation.whole_test import whole_test
 from ocaffe.fit.conversion import converted, note_left_out
+from ocaffe.fit.data_counts import of_lists
 from ocaffe.fit.examples import EXAMPLES, drawn
 from ocaffe.fit.listings import Listed, listings, readable
+from ocaffe.fit.page import Data
 from ocaffe.fit.see import TAGS
 from ocaffe.fit.start import EPOCHS, NET, SIDES, mirrored
 from ocaffe.fit.task import Result, Task, Wanted
@@ -69,6 +71,9 @@ class Tags(Task):
         files = ListFiles(part.source, "", project.classes, False)
         images = ((f"{number:02d}", read_file(files.file(number).path)) for number in range(min(files.entries, EXAMPLES)))
         return _Tagged(found, project.images.classes, part.images, drawn(project, weights, device, images))
+
+    def data(self, project: Project) -> Data:
+        return of_lists(project, project.images.classes, tags=True)
 
 
 def _side(net: str, source: str, tags: int) -> int:

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from ocaffe.cl.device import Device
 from ocaffe.errors import Error
+from ocaffe.fit.page import Data, Group
 from ocaffe.fit.see import Seen
 from ocaffe.ir.target import Target
 from ocaffe.zoo.project import Choices, Project, check_begin
@@ -53,6 +54,10 @@ class Result(ABC):
     def pictures(self) -> dict[str, bytes]:
         """Return the contents of pictures, by their names in OUT. Many of one kind are in a folder."""
 
+    def groups(self) -> Sequence[Group]:
+        """Return images for the page, beside the pictures in folders."""
+        return []
+
 
 class Task(ABC):
     """A kind of data, with the nets that learn it. `name`: as --task has it. `score`: the measure that chooses the best snapshot, for people.
@@ -76,6 +81,10 @@ class Task(ABC):
     @abstractmethod
     def test(self, project: Project, weights: str, device: Device) -> Result:
         """Return the result of the weights on the images for testing."""
+
+    def data(self, project: Project) -> Data:
+        """Return what the page says about the data."""
+        return Data()
 
     def check_net(self, net: str, fits: Callable[[str], bool], nets: str) -> None:
         """Raise Error if the user gave a net that does not learn this. `fits` judges a net, `nets` names some that fit."""

@@ -50,6 +50,10 @@ def test_a_folder_becomes_a_net(here: pathlib.Path, device: Any, capsys: pytest.
     with Image.open("out/confusion.png") as picture:
         assert picture.width > 100
     assert "Solving" in (here / "out/train.log").read_text()
+    assert "page      out/report.html" in lines
+    sections = ["Training", "By class", "Confusion", "Worst images", "Data", "Sizes of images", "Settings", "Next"]
+    assert re.findall("<h2>(.*?)</h2>", page := (here / "out/report.html").read_text()) == sections
+    assert "accuracy in %" in page and "loss in training" in page and "Grad-CAM" in page and "ocaffe predict out IMAGE" in page
     solver = read_solver("out/solver.prototxt")
     assert (solver.best_output, solver.early_stopping, solver.snapshot_keep) == ("accuracy", fit.PATIENCE, 1)
     predicted(device, found, capsys)

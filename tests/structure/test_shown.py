@@ -28,6 +28,8 @@ COMMAND = re.compile(
 NUMBERS = re.compile(r"[,.\d]*[dfgex%]|\d+|,")  # the format of a number
 # Values in markup that are no names of users: texts of this program, numbers, and texts made of safe parts. Names in capitals are constants.
 MADE = {
+    "fit/curves.py": "floor + 16 colour places key unit drawn",
+    "fit/page.py": "color text head unit cells numbers _address(picture, 'png') bar kind pictures _address(*_small(picture))",
     "memory/curve_picture.py": "key picture(curves) lines text axis colour line anchor floor + 16",
     "memory/html.py": "key colour role.value picture(schedule, plan) place label anchor text floor + 10 floor turned "
     "size_text(plan.total) size_text(plan.lower_bound) COLOURS.get(life.ref.role, OTHER)",
