@@ -31,7 +31,7 @@ def test_shares() -> None:
     assert confusion.precision()[:2] == pytest.approx([1, 4 / 6]) and confusion.recall()[:2] == pytest.approx([4 / 6, 1])
     assert math.isnan(confusion.precision()[2]) and math.isnan(confusion.recall()[2])
     record = confusion.record(NAMES)
-    assert record["classes"][2] == {"name": "狐狸", "precision": None, "recall": None} and record["confusion"][0] == [4, 2, 0]
+    assert record["classes"][2] == {"name": "狐狸", "images": 0, "right": 0, "precision": None, "recall": None} and record["confusion"][0] == [4, 2, 0]
 
 
 def test_the_first_of_equal_scores_wins() -> None:
