@@ -18,6 +18,7 @@ SIDE = 240  # pixels of the longer side of a picture, at most
 CELLS = 30  # classes of a confusion matrix in the page; a larger one is a picture
 MISTAKES = 10  # lines about the most frequent ones
 NAMED = 200  # files that are left out, by name
+KEYS = {"iou": "IoU", "average_precision": "AP"}  # names of figures for people
 STYLE = COMMON + """h1, h3 { overflow-wrap: anywhere } h3 { font-size: 1em; margin: 1em 0 .3em }
 .sum { font-size: 1.1em } p, li { overflow-wrap: anywhere } th { text-align: left; font-weight: 600 }
 td, th { padding: .2em .9em .2em 0; vertical-align: middle } td.number, th.number { text-align: right; white-space: nowrap }
@@ -30,7 +31,8 @@ figure { margin: 0 } .line { fill: none; stroke-width: 2 } .best { fill: none; s
 .matrix th.number { text-align: right } .matrix .side { min-width: 7em; max-width: 14em; overflow-wrap: anywhere }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--plot); padding: .6em .8em; border-radius: 4px; margin: .3em 0 }
 img.whole { max-width: 100% }
-@media (max-width: 560px) { body { margin: 1em auto } td, th { padding-right: .6em } td.bar { min-width: 3em } .pictures figure { max-width: 46% }
+@media (max-width: 560px) { body { margin: 1em auto } td, th { padding-right: .6em } td.bar { min-width: 3em }
+.classes .bar, .classes th:empty:not(:first-child) { display: none } .pictures figure { max-width: 46% }
 .pair img { height: auto } }
 @media print { :root { --paper: #fff; --ink: #000; --plot: #fff; --faint: #bbb } body { margin: 0; max-width: none } .tall { max-height: none }
 * { print-color-adjust: exact; -webkit-print-color-adjust: exact } .wide { overflow: visible } h2, h3, figure, tr { break-inside: avoid }
@@ -115,8 +117,8 @@ def _by_class(record: Mapping[str, Any]) -> Iterator[str]:
         return
     keys = [key for key in rows[0] if key != "name"]
     shares = {key for key in keys if any(isinstance(row[key], float) for row in rows)}
-    head = "".join(f'<th class="number">{markup(key.replace("_", " "))}</th>' + "<th></th>" * (key in shares) for key in keys)
-    yield f'<h2>By class</h2><div class="wide tall"><table><tr><th></th>{head}</tr>'
+    head = "".join(f'<th class="number">{markup(KEYS.get(key, key.replace("_", " ")))}</th>' + "<th></th>" * (key in shares) for key in keys)
+    yield f'<h2>By class</h2><div class="wide tall"><table class="classes"><tr><th></th>{head}</tr>'
     for row in rows:
         cells = "".join(_cell(row[key], key in shares) for key in keys)
         yield f'<tr><td class="name">{markup(str(row["name"]))}</td>{cells}</tr>'
@@ -144,7 +146,7 @@ def _confusion(record: Mapping[str, Any], picture: bytes) -> Iterator[str]:
         yield f'<div class="wide"><table class="matrix"><tr><th></th>{numbers}</tr>'
         for true, name in enumerate(names):
             cells = "".join(_colored(counts[true, best], shares[true, best], true == best, pixels) for best in range(len(counts)))
-            yield f'<tr><th class="side">{true + 1:d} {markup(name)}</th>{cells}</tr>'
+            yield f'<tr><th class="side">{true + 1:d}: {markup(name)}</th>{cells}</tr>'
         yield "</table></div>"
     elif picture:
         yield f'<div class="wide"><img class="whole" src="{_address(picture, "png")}" alt="confusion matrix"></div>'
