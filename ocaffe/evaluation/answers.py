@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ocaffe.api.net import Net
 from ocaffe.data.decoding.decode import MAX_PIXELS, Color, open_image, planes
 from ocaffe.errors import Error, shape_text
 from ocaffe.evaluation.objects import draw_objects, objects
 from ocaffe.evaluation.regions import draw_regions, regions
-from ocaffe.support.drawable import drawable
+from ocaffe.support.system_fonts import lettering
 
 # layers of detections: their parameters, and the number of classes that num_classes does not count. Label 0 is the background in all of them
 DETECTED = {"DetectionOutput": ("detection_output_param", 0), "YoloDetectionOutput": ("yolo_detection_output_param", 1),
@@ -130,7 +130,7 @@ class Tags(Answers):
 
 def _with_line(picture: Image.Image, text: str, size: int) -> Image.Image:
     """Return the image with a line of text below it. `size`: of its letters in pixels, at least 12."""
-    text, font = drawable(text), ImageFont.load_default(max(12, size))
+    [text], font = lettering([text], max(12, size))
     _, _, wide, high = ImageDraw.Draw(picture).textbbox((0, 0), text, font=font)
     made = Image.new("RGB", (max(picture.width, round(wide) + 4), picture.height + round(high) + 6), "white")
     made.paste(picture)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from ocaffe.support.drawable import drawable
+from ocaffe.support.system_fonts import lettering
 from ocaffe.tools.drawing.palette import color_of
 
 IMAGE, LABEL, SCORE, BOX = 0, 1, 2, slice(3, 7)  # columns of DetectionOutput
@@ -36,12 +36,13 @@ def draw_objects(picture: Image.Image, found: Sequence[dict[str, Any]]) -> Image
     drawn = picture.copy()
     draw = ImageDraw.Draw(drawn)
     line = max(1, round(min(width, height) / 200))
-    font = ImageFont.load_default(max(10, min(width, height) // 25))
+    size = max(10, min(width, height) // 25)
     for each in reversed(found):  # the best on top
-        left, top, right, bottom = (round(share * (size - 1)) for share, size in zip(each["box"], (width, height, width, height)))
+        left, top, right, bottom = (round(share * (side - 1)) for share, side in zip(each["box"], (width, height, width, height)))
         color = color_of(each["index"])
         draw.rectangle((min(left, right), min(top, bottom), max(left, right), max(top, bottom)), outline=color, width=line)
-        text = f"{drawable(each['label'])} {each['score']:.2f}"
+        [name], font = lettering([each["label"]], size)
+        text = f"{name} {each['score']:.2f}"
         _, _, wide, high = draw.textbbox((0, 0), text, font=font)
         y = top - high - 2 if top > high + 2 else top + line
         draw.rectangle((left, y, left + wide + 3, y + high + 2), fill=color)

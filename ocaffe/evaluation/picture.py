@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ocaffe.evaluation.confusion import Confusion
-from ocaffe.support.drawable import drawable
+from ocaffe.support.system_fonts import Font, lettering
 
 _SIZE = 900  # pixels of the matrix, at most; cells are smaller or larger with the number of classes
 _CELLS = 2, 60  # pixels of a cell's side, least and most
@@ -23,8 +23,7 @@ def confusion_png(confusion: Confusion, names: Sequence[str]) -> bytes:
     counts = confusion.counts
     classes = len(counts)
     cell = int(np.clip(_SIZE // classes, *_CELLS))
-    font = ImageFont.load_default(min(14, max(9, cell // 2)))
-    shown = [drawable(name, _LETTERS) for name in names] if cell >= _NAMED else [""] * classes
+    shown, font = lettering(names if cell >= _NAMED else [""] * classes, min(14, max(9, cell // 2)), _LETTERS)
     measure = ImageDraw.Draw(Image.new("RGB", (1, 1)))
     room = int(max(measure.textlength(name, font) for name in shown)) + 2 * _MARGIN
     head = room + 2 * _MARGIN
@@ -57,7 +56,7 @@ def _colors(shares: np.ndarray) -> np.ndarray:
     return (245 + (full - 245) * np.sqrt(shares)[..., None]).astype(np.uint8)
 
 
-def _upright(image: Image.Image, text: str, font: ImageFont.ImageFont | ImageFont.FreeTypeFont, corner: tuple[int, int], width: int) -> None:
+def _upright(image: Image.Image, text: str, font: Font, corner: tuple[int, int], width: int) -> None:
     """Write a text upwards from its lower left corner, in the middle of `width` pixels."""
     if not text:
         return

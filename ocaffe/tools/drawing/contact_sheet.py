@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from ocaffe.support.drawable import drawable
+from ocaffe.support.system_fonts import lettering
 
 _LEAST, _MOST = 96, 256  # pixels of a picture's longer side; a small one is enlarged by a whole number
-_TEXT, _GAP = 14, 6
+_TEXT, _GAP, LETTERS = 14, 6, 10
 
 
 def contact_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> bytes:
@@ -21,11 +21,11 @@ def contact_sheet(pictures: Sequence[np.ndarray], captions: Sequence[str]) -> by
     columns = math.ceil(math.sqrt(len(shown) * height / width))
     rows = math.ceil(len(shown) / columns)
     sheet = Image.new("RGB", (columns * (width + _GAP) + _GAP, rows * (height + _TEXT + _GAP) + _GAP), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default()
+    draw = ImageDraw.Draw(sheet)
     for number, (image, caption) in enumerate(zip(shown, captions)):
         x, y = _GAP + number % columns * (width + _GAP), _GAP + number // columns * (height + _TEXT + _GAP)
         sheet.paste(image, (x, y))
-        text = drawable(caption)
+        [text], font = lettering([caption], LETTERS)
         while text and draw.textlength(text, font) > width:
             text = text[:-1]
         draw.text((x, y + height + 1), text, "black", font)

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFont
 
 from ocaffe import proto
 from ocaffe.cli import main
@@ -16,6 +16,7 @@ from ocaffe.evaluation.confusion import Confusion
 from ocaffe.evaluation.objects import draw_objects
 from ocaffe.evaluation.picture import confusion_png
 from ocaffe.support.drawable import MOST, drawable
+from ocaffe.support.system_fonts import _font_with, lettering
 from ocaffe.tools.drawing.box_drawing import with_boxes
 from ocaffe.tools.drawing.contact_sheet import contact_sheet
 from ocaffe.tools.drawing.diagram import picture, pixels, svg
@@ -59,6 +60,19 @@ def test_texts(name: str) -> None:
     assert "\n" not in plain(name) and len(plain(name)) < 2500
 
 
+def test_letters_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A font of the system draws what Pillow's own lacks. Without one, names are spelt in ASCII."""
+    own = lettering(["plain"], 12)
+    assert own[0] == ["plain"] and own[1].getlength("plain") == ImageFont.load_default(12).getlength("plain")
+    path = _font_with(frozenset("Ä"))
+    if path:
+        names, font = lettering(["A\u0308pfel\n", "b"], 12)
+        assert names == ["Äpfel\\n", "b"] and isinstance(font, ImageFont.FreeTypeFont) and font.path == path
+    assert lettering(["\U0010fffe"], 12)[0] == ["?"]
+    monkeypatch.setattr("ocaffe.support.system_fonts._font_with", lambda letters: "")
+    assert lettering(["Äpfel"], 12)[0] == ["Aepfel"]
+
+
 def test_a_class_folder_with_a_line_break(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a\nb", "c"):
         (tmp_path / "p" / name).mkdir(parents=True)
@@ -72,6 +86,6 @@ def test_every_module_that_draws_text_prepares_it() -> None:
     def called(path: pathlib.Path) -> set[str]:
         return {node.func.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
 
-    drawing = [path for path in python_files(PRODUCT) if "ImageFont" in path.read_text() and called(path) & {"text", "textlength", "textbbox", "getbbox"}]
-    ready = [path for path in drawing if any(f"{name}(" in path.read_text() for name in ("drawable", "visible"))]
-    assert len(drawing) == 5 and ready == drawing
+    drawing = [path for path in python_files(PRODUCT) if "ImageDraw" in path.read_text() and called(path) & {"text", "textlength", "textbbox", "getbbox"}]
+    ready = [path for path in drawing if any(f"{name}(" in path.read_text() for name in ("lettering", "visible"))]
+    assert len(drawing) == 6 and ready == drawing
