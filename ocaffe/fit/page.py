@@ -26,14 +26,15 @@ td.name { overflow-wrap: anywhere; min-width: 5em } td.bar { min-width: 6em } td
 .tall { max-height: 32em; overflow: auto } .charts { display: flex; flex-wrap: wrap; gap: 1em } .chart { flex: 1 1 320px; max-width: 560px }
 figure { margin: 0 } .line { fill: none; stroke-width: 2 } .best { fill: none; stroke: var(--ink); stroke-width: 1.6 }
 .pictures { display: flex; flex-wrap: wrap; gap: 1em } .pictures figure { flex: 0 1 auto; max-width: 240px; font-size: .9em; overflow-wrap: anywhere }
-.pictures img { display: inline-block; vertical-align: top; max-width: 100%; border-radius: 3px; margin: 0 .2em .2em 0 } .pair img { height: 112px }
+.pictures img { display: inline-block; vertical-align: top; max-width: 100%; border-radius: 3px; margin: 0 .2em .2em 0 } .pictures .pair { max-width: 320px }
+.pair img { height: 112px }
 .matrix td { text-align: right; padding: .25em .5em; border: 1px solid var(--paper); min-width: 1.6em } .matrix th { padding: .25em .5em; font-weight: 400 }
 .matrix th.number { text-align: right } .matrix .side { min-width: 7em; max-width: 14em; overflow-wrap: anywhere }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: var(--plot); padding: .6em .8em; border-radius: 4px; margin: .3em 0 }
 img.whole { max-width: 100% }
 @media (max-width: 560px) { body { margin: 1em auto } td, th { padding-right: .6em } td.bar { min-width: 3em }
 .classes .bar, .classes th:empty:not(:first-child) { display: none } .pictures figure { max-width: 46% }
-.pair img { height: auto } }
+.pictures .pair { max-width: 100% } .pair img { height: auto; width: 48% } }
 @media print { :root { --paper: #fff; --ink: #000; --plot: #fff; --faint: #bbb } body { margin: 0; max-width: none } .tall { max-height: none }
 * { print-color-adjust: exact; -webkit-print-color-adjust: exact } .wide { overflow: visible } h2, h3, figure, tr { break-inside: avoid }
 h2, h3 { break-after: avoid } }"""

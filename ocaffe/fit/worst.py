@@ -91,7 +91,8 @@ def looked_at(project: Project, weights: str, device: Device, images: Sequence[F
     settings = read_sidecar(weights)
     if found and settings is not None and isinstance(prepared := settings[0], Preprocessing):
         net = project.path("deploy.prototxt")
-        with GradCam(deploy_net(read_net(net), prepared.shape, net), weights, device) as cam:
+        # The training has ended well. A layer without a backward pass costs the colors alone.
+        with contextlib.suppress(Error), GradCam(deploy_net(read_net(net), prepared.shape, net), weights, device) as cam:
             for each, looked in found.items() if cam.known else ():
                 (values,) = prepared(files[each.number][1])
                 looked.pictures.append(overlay(prepared.picture(values), cam(values, each.best)))
