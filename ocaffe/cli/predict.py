@@ -25,7 +25,7 @@ from ocaffe.evaluation.preprocessing import Preprocessing
 from ocaffe.evaluation.sidecar import read_sidecar, sidecar_of
 from ocaffe.fit.files import BEST
 from ocaffe.formats.text import read_net
-from ocaffe.quantize.graft import quantized_files
+from ocaffe.quantize.graft import quantized_files, quantized_net
 from ocaffe.shown import json_text, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write
@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
     check_weights(weights)
     described = os.path.join(folder, "train_val.prototxt") if folder else model
     ran, loaded = quantized_files(options.quantized) if options.quantized else (model, weights)
-    net = read_net(ran)
+    net = quantized_net(read_net(model), options.quantized) if options.quantized else read_net(ran)  # with the loss, which says whether outputs are scores
     layer = data_layer(net if described == ran else read_net(described))
     beside = read_sidecar(weights)
     settings = changed(beside[0], options, sidecar_of(weights), NAME) if beside else preparation(net, layer, described, options, NAME)

@@ -37,7 +37,8 @@ def preparation(net: Any, layer: Any | None, place: str, options: Any, name: str
         base = of_layer(layer, shape, resized, place)
     elif missing or resized is None or shape is None:
         fact = f"the net has no data layer, and there is no {sidecar_of(options.weights)}, so that the preprocessing of its images is not known"
-        raise Error(fact, place=place, fix=f"give {', '.join(missing)}, or the net of the training as --model")
+        net_word = "NET" if name == "quantize" else "--model"
+        raise Error(fact, place=place, fix=f"give {', '.join(missing)}, or the net of the training as {net_word}")
     else:
         base = Preprocessing(shape, resized, np.zeros(1, np.float32))
     return changed(base, options, place, name)

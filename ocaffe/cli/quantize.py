@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from ocaffe.quantize.worst import worst
 from ocaffe.shown import command, path_word, say
 from ocaffe.support import log
 from ocaffe.support.files import atomic_write, new_folder, read_plain, text_lines
+from ocaffe.support.kinds import WrongKind
 from ocaffe.support.progress import progress
 
 NAME = "quantize"
@@ -72,6 +74,7 @@ def main(argv: Sequence[str]) -> int:
         nets_of(options.train)  # its errors come before the calibration
     message = read_net(options.net, options.allow_unknown_fields, lambda text: log.warning("upgrade_proto.cpp:1", text))
     chosen = stages(options.stage, message) or ("",)
+    own_batch = _own_batch(phase_net(message, proto.TEST, options.level, chosen))  # before that of the calibration takes its place
     several = listed(options) if options.train else []  # the calibration runs on the first one
     name, gpu = (several[0].number, None) if several else (options.device or None, options.gpu or None)
     with contextlib.closing(select_device(name, gpu, math=options.math or None)) as device:
@@ -82,11 +85,27 @@ def main(argv: Sequence[str]) -> int:
         with _told("worst images", judges.count) as tell:
             shown = worst(made.net, made.table, judges, PICTURES, device, tell, original=made.source)
         with new_folder(options.out) as folder:
-            names = write_all(folder, made, {**FORMATS, page.FILE: lambda made: page.page(f"{options.net} in integers", made, shown).encode()})
+            pages = {page.FILE: lambda made: page.page(f"{options.net} in integers", made, shown).encode()}
+            names = [*write_all(folder, made, {**FORMATS, **pages}, own_batch), *_copy_sidecar(options.weights, folder)]
             if options.train:
                 write_training(folder, options.out, made, options.train, folding)
-    _report(options, made, names, time.monotonic() - started)
+    _report(options, made, names, images.count, time.monotonic() - started)
     return _train(options) if options.train else 0
+
+
+def _own_batch(net: Any) -> int:
+    """Return the batch size of the nets that are written: that of a net for deployment, else one image."""
+    return next((int(shape.dim[0]) for layer in net.layer if layer.type == "Input" for shape in layer.input_param.shape if shape.dim), 1)
+
+
+def _copy_sidecar(weights: str, folder: Path) -> list[str]:
+    """Put the preprocessing beside the weights, if a training wrote it, beside the new weights: `ocaffe predict` reads it. Return the file's name."""
+    source, target = sidecar_of(weights), sidecar_of(str(folder / QUANTIZED_WEIGHTS))
+    if not os.path.isfile(source):
+        return []
+    with atomic_write(target) as stream:
+        stream.write(read_plain(source))
+    return [os.path.basename(target)]
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -121,7 +140,7 @@ def _parser() -> Parser:
     parser.flag("images", IMAGES, "number of calibration images", least=1)
     parser.flag("batch", BATCH, "images of a run", least=1)
     parser.flag("scheme", "int8", f"the integers of a chip: {', '.join(schemes())}")
-    parser.flag("method", AUTO, f"how ranges are chosen: {', '.join(METHODS)}, or {AUTO}: the best of them for each blob")
+    parser.flag("method", AUTO, f"how ranges are chosen: {', '.join(METHODS)}, or {AUTO}: the best of them for the whole net")
     parser.flag("steps", STEPS, "steps of the reconstruction, which trains weights and scales on the images; 0: none", least=0)
     parser.flag("ranges_only", False, "choose the ranges and change no weights: without equalisation, bias correction and reconstruction")
     parser.flag("train", "", "a solver: then train the net that rounds, by its data, losses and rates, and with learned scales; the same command goes on "
@@ -210,7 +229,7 @@ def _of_files(options: argparse.Namespace, net: Any) -> Images:
     inputs = [top for layer in net.layer if layer.type == "Input" or layer.type in DATA for top in layer.top[:1]]
     if len(files) > options.images:
         files = [files[index * len(files) // options.images] for index in range(options.images)]  # spread, because folders are sorted by class
-    batch = min(options.batch, len(files))
+    batch = len(files) // math.ceil(len(files) / options.batch)  # batches of one size, so that few images are left over
 
     def arrays() -> Iterator[Mapping[str, np.ndarray]]:
         for begin in range(0, len(files) - batch + 1, batch):
@@ -230,12 +249,24 @@ def _files(data: str) -> list[str]:
     if os.path.isdir(data):
         found = sorted(os.path.join(folder, file) for folder, _, names in os.walk(data) for file in names if is_image_name(file, photos=True))
     elif os.path.exists(data):
-        found = [_listed(data, number, line.strip()) for number, line in enumerate(text_lines(data), 1) if line.strip()]
+        found = [_listed(data, number, line.strip()) for number, line in enumerate(_lines(data), 1) if line.strip()]
     else:
         raise Error(f"{data} does not exist", place=PLACE, fix="--data with a database, a folder of images, or a list of image files")
     if not found:
         raise Error(f"{data} has no image", place=PLACE, fix="--data with a database, a folder of images, or a list of image files")
     return found
+
+
+def _lines(data: str) -> Iterator[str]:
+    """Yield the lines of a list. Raise Error for a file that is no text."""
+    fix = "--data with a database, a folder of images, or a list of image files"
+    try:
+        for number, line in enumerate(text_lines(data), 1):
+            if any(ord(letter) < 32 and letter not in "\t\r\n" for letter in line):
+                raise Error(f"line {number} is no text", place=data, fix=fix)
+            yield line
+    except WrongKind as problem:
+        raise Error(str(problem.strerror), place=data, fix=fix) from None
 
 
 def _listed(data: str, number: int, line: str) -> str:
@@ -250,8 +281,9 @@ def _listed(data: str, number: int, line: str) -> str:
 # -- result ----------------------------------------------------------------------------------------------------------
 
 
-def _report(options: argparse.Namespace, made: Quantized, names: Sequence[str], seconds: float) -> None:
-    say(f"{options.out}: {len(made.table.products)} products with integers, {len(made.table.values)} blobs, {seconds:.0f} s", "")
+def _report(options: argparse.Namespace, made: Quantized, names: Sequence[str], images: int, seconds: float) -> None:
+    products, blobs = len(made.table.products), len(made.table.values)
+    say(f"{options.out}: {products} products with integers, {blobs} blobs; {images} images, {seconds:.0f} s", "")
     width = max(len(name) for name, _ in made.stages)
     say("error of the outputs, as a share of their mean square:")
     for name, error in made.stages:
@@ -264,7 +296,9 @@ def _report(options: argparse.Namespace, made: Quantized, names: Sequence[str], 
         say(f"  {name:<{width}}  {error:.2e}  {f'{entry.low:.4g} to {entry.high:.4g}, by {entry.method}' if entry else ''}")
     say("", f"files: {', '.join(names)}", "")
     test = command("ocaffe", "test", "--model", path_word(options.net), "--quantized", path_word(options.out))
-    say(f"test it: `{test}`" if _has_data(options) else f"run it: {os.path.join(options.out, QUANTIZED_NET)} with {QUANTIZED_WEIGHTS}")
+    nets = (path_word(os.path.join(options.out, name)) for name in (QUANTIZED_NET, QUANTIZED_WEIGHTS))
+    export = command("ocaffe", "convert", *nets, path_word(os.path.join(options.out, "model.onnx")))
+    say(f"test it: `{test}`" if _has_data(options) else f"export it: `{export}`")
 
 
 def _has_data(options: argparse.Namespace) -> bool:

@@ -92,7 +92,10 @@ def _options(argv: Sequence[str]) -> argparse.Namespace:
     state_flags(parser)
     options = parser.parse(argv)
     required(options, "model", "the model", "test")
-    if options.quantized and not options.weights:
+    if options.quantized and options.weights:
+        fact = "--quantized has weights of its own, and --weights gives others"
+        raise Error(fact, place="ocaffe test", fix="leave out --weights to score the rounded net, or --quantized to score the net in floats")
+    if options.quantized:
         options.weights = quantized_files(options.quantized)[1]
     if options.integers and not options.quantized:
         raise Error("--integers is given without --quantized", place="ocaffe test", fix="add --quantized DIR of `ocaffe quantize`, or leave --integers out")

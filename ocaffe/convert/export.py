@@ -218,7 +218,7 @@ def parameter_values(graph: Graph, weights: Weights | None, options: Options) ->
             raise Error(
                 f"{weights.path} has no blob {parameter.index} for it" if weights else "there are no weights for it",
                 place=node.place, layer=node.layer.title,
-                fix="give the .caffemodel of this net, or add --fillers to the command, which exports the values of fillers in their place",
+                fix="give the .caffemodel of this net; `ocaffe convert --fillers` exports the values of fillers in their place",
             )  # fmt: skip
         values[parameter] = np.asarray(first_values(parameter, options.seed), np.float32).reshape(parameter.shape)
     return values

@@ -40,9 +40,10 @@ class Images:
         return replace(self, count=min(count, self.count))
 
     def behind(self, count: int) -> Images:
-        """Return the images behind the first `count`. Return all if there are no more than twice as many."""
+        """Return the images behind the first `count`. Return all if there are no more than twice as many, or if no whole batch remains."""
         batches = math.ceil(count / self.batch)
-        return self if self.count <= 2 * count else replace(self, count=self.count - batches * self.batch, skipped=self.skipped + batches)
+        left = self.count - batches * self.batch
+        return self if self.count <= 2 * count or left < self.batch else replace(self, count=left, skipped=self.skipped + batches)
 
     def batches_of_arrays(self) -> Iterator[Mapping[str, np.ndarray]]:
         assert self.arrays is not None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ocaffe.convert.caffe.net import Net
+from ocaffe.formats.batch import with_batch
 from ocaffe.formats.text import write_text
 from ocaffe.formats.weights import write_weights
 from ocaffe.quantize.graft import QUANTIZED_NET, QUANTIZED_WEIGHTS
@@ -18,11 +19,11 @@ NET, WEIGHTS = "net.prototxt", "net.caffemodel"  # in floats, with weights on th
 Format = Callable[[Quantized], bytes | None]  # the content of a file, None where the scheme has none of this kind
 
 
-def write_all(folder: Path, made: Quantized, formats: Mapping[str, Format]) -> list[str]:
-    """Write all files into a folder, in place of those of that name. Return their names."""
+def write_all(folder: Path, made: Quantized, formats: Mapping[str, Format], batch: int = 0) -> list[str]:
+    """Write all files into a folder, in place of those of that name. Return their names. `batch`: that of the nets; 0: that of the calibration."""
     rounded = made.rounded()
-    _write_net(folder / NET, folder / WEIGHTS, rounded)
-    _write_net(folder / QUANTIZED_NET, folder / QUANTIZED_WEIGHTS, simulated(rounded, made.table))
+    _write_net(folder / NET, folder / WEIGHTS, rounded, batch)
+    _write_net(folder / QUANTIZED_NET, folder / QUANTIZED_WEIGHTS, simulated(rounded, made.table), batch)
     made.table.write(str(folder / FILE))
     names = [NET, WEIGHTS, QUANTIZED_NET, QUANTIZED_WEIGHTS, FILE]
     for name, content in formats.items():
@@ -33,8 +34,8 @@ def write_all(folder: Path, made: Quantized, formats: Mapping[str, Format]) -> l
     return names
 
 
-def _write_net(prototxt: Path, weights: Path, net: Net) -> None:
-    message: Any = net.message()
+def _write_net(prototxt: Path, weights: Path, net: Net, batch: int) -> None:
+    message: Any = with_batch(net.message(), batch)
     _put(prototxt, f"# Written by `ocaffe quantize`.\n{write_text(message)}".encode())
     write_weights(weights, message, net.weights())
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ Told = Callable[[str, int], AbstractContextManager[Tell]]  # of a step: its name
 
 @dataclass(frozen=True)
 class Settings:
-    """`method`: of the ranges, 'auto' for the best of each value. `steps`: of the reconstruction, 0 for none. `mixed`: products that get 16 bits."""
+    """`method`: of the ranges, 'auto' for the best of the whole net. `steps`: of the reconstruction, 0 for none. `mixed`: products that get 16 bits."""
 
     scheme: Scheme
     method: str = AUTO
@@ -86,7 +87,7 @@ def quantize(net: Net, settings: Settings, images: Images, device: Any = None, t
                 ranges = channel_ranges(net, [pair.value for pair in pairs], images, device, tell)
             equalise(other, pairs, ranges, scheme.per_channel)
             tried.append(_calibrated(other, settings, images, judges, device, told, " of the equalised net"))
-    found = min(tried, key=lambda each: each.stages[-1][1])
+    found = min(tried, key=_error)
     for each in tried:
         if each is not found:
             found.stages.insert(0, each.stages[-1])
@@ -122,9 +123,18 @@ def _calibrated(net: Net, settings: Settings, images: Images, judges: Images, de
             entries = choose(net, at, counts, settings.scheme, method, judges, device, tell)
         found.append(Quantized(copied(net), copied(net), Table(settings.scheme, entries, products), counts))
         _measured(found[-1], f"ranges by {method}{what}", judges, device, told)
-    best = min(found, key=lambda each: each.stages[-1][1])
+    best = min(found, key=_error)
+    if _error(best) == math.inf:
+        fact = "the outputs have NaN or infinity on the calibration images"
+        raise Error(fact, place=net.source_file or None, fix="look at the images and the weights: `ocaffe predict` on one")
     best.stages[:] = [*(stage for each in found if each is not best for stage in each.stages), *best.stages]
     return best
+
+
+def _error(found: Quantized) -> float:
+    """Return the error of the outputs after the last stage, infinite if it is no number."""
+    error = found.stages[-1][1]
+    return error if math.isfinite(error) else math.inf
 
 
 def _measured(found: Quantized, what: str, judges: Images, device: Any, told: Told) -> None:
@@ -137,7 +147,7 @@ def _kept(found: Quantized, net: Net, table: Table, what: str, judges: Images, d
     """Keep a change if the outputs are nearer to those in floats, else take back the net and the table."""
     errors, last = found.errors, found.stages[-1][1]
     _measured(found, what, judges, device, told)
-    if found.stages[-1][1] > last:
+    if not found.stages[-1][1] <= last:  # nor if it is no number
         found.net, found.table, found.errors = net, table, errors
         found.stages[-1] = (f"{what} (taken back)", found.stages[-1][1])
         found.stages.append(("as before", last))

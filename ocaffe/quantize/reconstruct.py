@@ -71,8 +71,9 @@ def _train(solver: Solver, images: Images, steps: int, tell: Tell) -> None:
             solver.step(1)
             tell(done + 1)
         return
-    done = 0
-    while done < steps:
+    done, before = 0, -1
+    while before < done < steps:  # no batch would be no step
+        before = done
         for given in images.batches_of_arrays():
             if len(next(iter(given.values()))) != images.batch and done:
                 continue  # a last batch of another size would be another net

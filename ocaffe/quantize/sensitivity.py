@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 from ocaffe.convert.caffe.net import Net
-from ocaffe.quantize.grid import Grid
+from ocaffe.quantize.grid import grid
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.measure import measure, output_error
 from ocaffe.quantize.pair import rounded_at
+from ocaffe.quantize.scheme import Scheme
 from ocaffe.quantize.table import Entry, Table
 
 WIDE = 16  # bits of the layers that are left more exact
@@ -31,11 +32,10 @@ def widen(net: Net, table: Table, layers: list[str]) -> None:
         if layer.name in layers:
             value = rounded_at(net, table, layer.bottom[0])
             entry = table.values[value]
-            table.values[value] = wide(entry)
+            table.values[value] = wide(entry, table.scheme)
 
 
-def wide(entry: Entry) -> Entry:
-    """Return a value's entry with 16 bits, signed and symmetric."""
-    most = 2 ** (WIDE - 1) - 1
-    largest = max(entry.high, -entry.low, 1e-12)
-    return replace(entry, grid=Grid(largest / most, 0, -most - 1, most), method="max")
+def wide(entry: Entry, scheme: Scheme) -> Entry:
+    """Return a value's entry with 16 bits, signed and symmetric, over its whole range."""
+    made = replace(scheme, bits=WIDE, least=-(2 ** (WIDE - 1)), asymmetric=False, unsigned=False)
+    return replace(entry, grid=grid(entry.low, entry.high, made), method="max")

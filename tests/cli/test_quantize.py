@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from ocaffe.cli import main
+from ocaffe.evaluation.sidecar import sidecar_of
 from ocaffe.formats.text import read_net
 from ocaffe.formats.weights import read_weights
 from ocaffe.quantize.scheme import schemes
@@ -174,6 +175,8 @@ def test_mistakes_are_named(device: Any, capsys: pytest.CaptureFixture[str]) -> 
     assert "broken.png" in refused(capsys, *own, "--out=q", "--data=list.txt", "--resize=24,28")
     pathlib.Path("empty").mkdir()
     assert "empty has no image" in refused(capsys, *own, "--out=q", "--data=empty")
+    assert "it is a PNG image, not text" in refused(capsys, *own, "--out=q", "--data=files/images/im00.png")
+    assert "is no text" in refused(capsys, *own, "--out=q", f"--data={WEIGHTS}")
     image = 'layer { name: "x" type: "Input" top: "x" input_param { shape { dim: 1 dim: 3 dim: 8 dim: 8 } } }'
     pathlib.Path("soft.prototxt").write_text(f'{image} layer {{ name: "s" type: "Softmax" bottom: "x" top: "s" }}')
     given = ["--data=files/images", "--resize=8,8", "--mean=0", "--scale=1"]
@@ -192,3 +195,28 @@ def test_mistakes_of_the_folder_are_named(device: Any, capsys: pytest.CaptureFix
         assert "q/quantized.prototxt does not exist" in capsys.readouterr().err
     assert main(["test", f"--model={NET}", f"--weights={WEIGHTS}", "--integers", f"--device={device.number}"]) == 1
     assert "--integers is given without --quantized" in capsys.readouterr().err
+    assert main(["test", f"--model={NET}", f"--weights={WEIGHTS}", "--quantized=q", f"--device={device.number}"]) == 1
+    assert "leave out --weights" in capsys.readouterr().err
+
+
+def test_the_files_are_those_of_the_net(device: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Batch size and preprocessing are the net's, not those of the calibration, and answers are probabilities as those in floats."""
+    flags = ["--resize=24,28", "--data=files/images"]
+    quantize(device, "--steps=0", *flags)
+    used = int(re.search(r"; (\d+) images", capsys.readouterr().out)[1])  # type: ignore[index]
+    assert 0 < used <= 12
+    (layer,) = [layer for layer in read_net("q/quantized.prototxt").layer if layer.type == "Input"]
+    assert layer.input_param.shape[0].dim[0] == 1
+    answers = []
+    for more in ([f"--weights={WEIGHTS}"], ["--quantized=q"]):
+        assert main(["predict", f"--model={NET}", "--json", f"--device={device.number}", flags[0], *more, "files/images/im00.png"]) == 0
+        answers.append({each["index"]: each["score"] for each in json.loads(capsys.readouterr().out)[0]["top"]})
+    assert answers[0].keys() == answers[1].keys() and sum(answers[1].values()) == pytest.approx(1, abs=1e-3)
+    assert all(abs(answers[0][index] - answers[1][index]) < 0.05 for index in answers[0])
+
+
+def test_preprocessing_beside_the_weights_is_kept(device: Any) -> None:
+    beside = pathlib.Path(sidecar_of(WEIGHTS))
+    beside.write_text("{}")
+    quantize(device, "--steps=0")
+    assert pathlib.Path("q/quantized.json").read_text() == "{}"

@@ -13,16 +13,19 @@ from ocaffe.convert.caffe.net import Net
 from ocaffe.errors import Error
 from ocaffe.quantize.choose import AUTO, choose
 from ocaffe.quantize.correct import correct
+from ocaffe.quantize.grid import grid
 from ocaffe.quantize.images import Images
 from ocaffe.quantize.measure import judged, measure, output_error
 from ocaffe.quantize.observe import observe
 from ocaffe.quantize.page import page
+from ocaffe.quantize.pair import alone, beside, own_name
 from ocaffe.quantize.places import places, rounded_products
 from ocaffe.quantize.quantize import Settings, quantize
 from ocaffe.quantize.reconstruct import reconstruct
 from ocaffe.quantize.scheme import Scheme, read_scheme
+from ocaffe.quantize.sensitivity import wide
 from ocaffe.quantize.simulate import copied, simulated
-from ocaffe.quantize.table import Table
+from ocaffe.quantize.table import Entry, Table
 from ocaffe.quantize.thresholds import METHODS
 from ocaffe.quantize.worst import worst
 from tests.quantize.nets import conv, data, fc, images_of, net_of, outputs_of, text
@@ -245,3 +248,62 @@ def test_a_detector_whose_rounded_net_finds_other_boxes(device: Device) -> None:
     shown = worst(net, made.table, images, 3, device, original=net)
     assert len(shown) == 3 and shown[0].error >= shown[-1].error > 0 and not shown[0].floats.size
     assert "largest output" not in page("a detector", made, shown)
+
+
+def test_images_that_judge_and_learn() -> None:
+    """As many images as one batch: none remain behind it, so the same images do both."""
+    for count, batch, left, skipped in ((300, 300, 300, 0), (512, 512, 512, 0), (512, 128, 384, 1), (300, 150, 150, 1), (40, 20, 40, 0)):
+        behind = Images(count, batch).behind(128)
+        assert (behind.count, behind.skipped) == (left, skipped)
+
+
+ROWS = [data(8, 4, 6), text("Reshape", "data", "rows", "reshape_param { shape { dim: -1 dim: 6 } }"), fc("rows", "a", 5), text("ReLU", "a", "a", name="relu"),
+        fc("a", "b", 3)]  # fmt: skip
+AXES = {
+    "several rows of an image": ROWS,
+    "an axis before the outputs": [data(8, 4, 6), fc("data", "a", 5, "axis: 2"), text("ReLU", "a", "a", name="r"), fc("a", "b", 3)],
+    "one output of a whole batch": [data(8, 6), fc("data", "a", 5, "axis: 0")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_biases_are_corrected_along_the_outputs(name: str, device: Device) -> None:
+    net = net_of(*AXES[name])
+    images = images_of(net)
+    table = calibrated(net, FOUR, images, device)
+    changed = copied(net)
+    correct(changed, table, images, device)
+    pair = beside(net, table, chained=False)
+    for layer in alone(net, table):
+        exact, rounded = outputs_of(pair, images, device, (layer.top[0], own_name(layer.top[0])))
+        new, old = (np.asarray(each.arrays[layer.name][1]) for each in (changed, net))
+        np.testing.assert_allclose(old - new, (rounded - exact).reshape(-1, len(old)).mean(axis=0), rtol=1e-3, atol=1e-6)
+
+
+def test_a_net_whose_outputs_are_no_numbers(device: Device) -> None:
+    """ncnn rounds no output, so no histogram sees it."""
+    net = net_of(*LAYERS)
+    net.arrays["c"][1][0] = np.nan
+    for name in ("int8", "ncnn"):
+        with pytest.raises(Error, match="NaN or infinity"):
+            quantize(net, Settings(read_scheme(name), AUTO, True, True, 2), images_of(net), device)
+
+
+def test_a_method_without_a_number_is_the_last_choice(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = net_of(*LAYERS)
+    real, calls = measure, []
+
+    def first_is_nan(*args: Any, **more: Any) -> dict[str, float]:
+        calls.append(1)
+        found = real(*args, **more)
+        return dict.fromkeys(found, float("nan")) if len(calls) == 1 else found
+
+    monkeypatch.setattr("ocaffe.quantize.quantize.measure", first_is_nan)
+    made = quantize(net, Settings(FOUR, AUTO, False, False, 0), images_of(net), device)
+    assert len(calls) == len(METHODS) + 1 and made.stages[-1][1] > 0
+
+
+def test_wide_values_of_a_scheme_of_powers_of_two() -> None:
+    nnie = read_scheme("nnie")
+    made = wide(Entry("ip", grid(-2.77, 2.49, nnie), "max", -2.77, 2.49, 0.0), nnie).grid
+    assert made.scale == 2.0 ** round(np.log2(made.scale)) and made.scale * made.most >= 2.77 and made.most == 32767
