@@ -5,19 +5,17 @@ import math
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
-from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
-from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.aligned import Aligned, Settings
-from ocaffe.layers.base import Layer, register, stated
+from ocaffe.layers.base import register, stated
+from ocaffe.layers.box_loss import BoxLoss
 from ocaffe.layers.detection_output import check_predictions
 from ocaffe.layers.loss import normalization, refuse_smoothing
 
 
 @register("AlignedBoxLoss")
-class AlignedBoxLoss(Layer):
+class AlignedBoxLoss(BoxLoss):
     """The loss of detectors without anchors: each true box trains the priors whose scores and boxes fit it best; their overlap is the target of the score.
 
     Its bottoms are those of MultiBoxLoss: locations N x 4P, scores N x P num_classes before their Sigmoid, priors 1 x 2 x 4P with one box of each cell,
@@ -35,15 +33,12 @@ class AlignedBoxLoss(Layer):
     """
 
     origin = "ocaffe"
-    bottoms = 4
-    is_loss = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         loc, conf, priors, truth = bottoms
         p = self.own()
         count = check_predictions(self, loc, conf, priors, p.num_classes, own_boxes=False)
-        fits = len(truth) == 4 and truth[:2] == (1, 1) and truth[3] == 8
-        self.check(fits, f"bottom 3 is {shape_text(truth)}, it must be 1 x 1 x G x 8", "give the second top of an AnnotatedData layer as bottom 3")
+        self.check_truth(truth)
         refuse_smoothing(self)
         mode = proto.LossParameter
         fact = "this loss is divided by the sum of its targets"
@@ -53,25 +48,5 @@ class AlignedBoxLoss(Layer):
             self.check(getattr(p, name) >= 0 and math.isfinite(getattr(p, name)), stated(p, name), f"set {name} to a number from 0 on, or remove it")
         self.labels = {3: LabelRange(self.title, p.num_classes, excluded=p.background_label_id)}
         settings = Settings(p.num_classes, p.background_label_id, p.code_type, p.score_power, p.overlap_power, p.gamma, p.loc_weight)
-        self.aligned = Aligned(settings, count, min(p.top_k, count), p.use_difficult_gt)
+        self.kernels = Aligned(settings, count, min(p.top_k, count), p.use_difficult_gt)
         return [()]
-
-    def force_backward(self, bottom: int) -> bool:
-        return bottom < 2
-
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        loc, conf, priors, truth = (bottom.data for bottom in bottoms)
-        self.truth = truth.view((truth.shape[2], 8))
-        self.losses = self.aligned.forward(rec, loc, conf, priors, self.truth, tops[0].data)
-
-    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.no_gradient(propagate, {2: "priors", 3: "true boxes"})
-        loc, conf, priors, _ = bottoms
-        weight = tops[0].diff
-        assert weight is not None
-        if propagate[0]:
-            assert loc.diff is not None
-            self.losses.loc_backward(rec, loc.data, priors.data, self.truth, weight, loc.diff)
-        if propagate[1]:
-            assert conf.diff is not None
-            self.losses.conf_backward(rec, conf.data, self.truth, weight, conf.diff)

@@ -4,13 +4,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ocaffe import proto
-from ocaffe.errors import shape_text
-from ocaffe.ir.graph import Blob
 from ocaffe.ir.labels import LabelRange
-from ocaffe.ir.recorder import Recorder
 from ocaffe.ir.tensor import Shape
 from ocaffe.kernels.detection.multibox import HARD_EXAMPLE, MAX_NEGATIVE, NO_MINING, MultiBox, Settings, Suppression
-from ocaffe.layers.base import Layer, register, stated
+from ocaffe.layers.base import register, stated
+from ocaffe.layers.box_loss import BoxLoss
 from ocaffe.layers.detection_output import check_predictions
 from ocaffe.layers.loss import COUNTED, normalization, refuse_smoothing
 
@@ -18,7 +16,7 @@ MINING = "write mining_type: NONE; or share_location: true, with num_output of t
 
 
 @register("MultiBoxLoss")
-class MultiBoxLoss(Layer):
+class MultiBoxLoss(BoxLoss):
     """SSD's loss: locations and classes of the priors matched with true boxes, and the background class of mined unmatched priors.
 
     loss = (loc_weight * location loss + confidence loss) / normalizer. The normalizer is the number of matches by default. A term is omitted if its
@@ -29,15 +27,12 @@ class MultiBoxLoss(Layer):
     """
 
     origin = "SSD"
-    bottoms = 4
-    is_loss = True
 
     def infer(self, *bottoms: Shape) -> Sequence[Shape]:
         loc, conf, priors, truth = bottoms
         p = self.own()
         count = check_predictions(self, loc, conf, priors, p.num_classes, not p.share_location)
-        fits = len(truth) == 4 and truth[:2] == (1, 1) and truth[3] == 8
-        self.check(fits, f"bottom 3 is {shape_text(truth)}, it must be 1 x 1 x G x 8", "give the second top of an AnnotatedData layer as bottom 3")
+        self.check_truth(truth)
         self._check_mining()
         self.labels = {3: LabelRange(self.title, 1 << 31 if p.map_object_to_agnostic else p.num_classes, excluded=p.background_label_id)}
         if p.map_object_to_agnostic:
@@ -66,7 +61,7 @@ class MultiBoxLoss(Layer):
         )  # fmt: skip
         # If nms_param has no top_k, SSD uses 0, not all.
         nms = Suppression(p.nms_param.nms_threshold, p.nms_param.top_k, p.use_prior_for_nms) if p.HasField("nms_param") else None
-        self.box = MultiBox(settings, count, nms if nms is not None and nms.threshold > 0 else None)
+        self.kernels = MultiBox(settings, count, nms if nms is not None and nms.threshold > 0 else None)
         return [()]
 
     def _check_mining(self) -> None:
@@ -86,23 +81,3 @@ class MultiBoxLoss(Layer):
             f"mining_type is HARD_EXAMPLE, and {stated(p, 'sample_size')}",
             "set sample_size to the number of priors of an image that are trained, 1 or more",
         )
-
-    def force_backward(self, bottom: int) -> bool:
-        return bottom < 2
-
-    def forward(self, rec: Recorder, bottoms: list[Blob], tops: list[Blob]) -> None:
-        loc, conf, priors, truth = (bottom.data for bottom in bottoms)
-        self.truth = truth.view((truth.shape[2], 8))
-        self.losses = self.box.forward(rec, loc, conf, priors, self.truth, tops[0].data)
-
-    def backward(self, rec: Recorder, tops: list[Blob], bottoms: list[Blob], propagate: list[bool]) -> None:
-        self.no_gradient(propagate, {2: "priors", 3: "true boxes"})
-        loc, conf, priors, _ = bottoms
-        weight = tops[0].diff
-        assert weight is not None
-        if propagate[0]:
-            assert loc.diff is not None
-            self.losses.loc_backward(rec, loc.data, priors.data, self.truth, weight, loc.diff)
-        if propagate[1]:
-            assert conf.diff is not None
-            self.losses.conf_backward(rec, conf.data, self.truth, weight, conf.diff)
