@@ -35,8 +35,8 @@ BAD: dict[str, tuple[bytes, str]] = {  # by file name: content, and a part of th
     "empty.jpg": (b"", "it is empty"),
     "zero.png": (b"", "it is empty"),
     "zeros.png": (bytes(500), "it is not an image file"),
-    "photo.heic": (HEIC, "but a file of HEIC"),
-    "renamed.jpg": (HEIC, "but a file of HEIC"),
+    "photo.heic": (HEIC, "it is a HEIC photo"),
+    "renamed.jpg": (HEIC, "it is a HEIC photo"),
     "page.png": (b"<!DOCTYPE html><html></html>", "it is not an image file"),
 }
 

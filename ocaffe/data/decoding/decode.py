@@ -6,6 +6,7 @@ OpenCV reads are allowed. Some of Pillow's other formats start programs.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 import threading
@@ -30,11 +31,15 @@ from PIL import (
 from ocaffe import proto
 from ocaffe.data.decoding import jpeg
 from ocaffe.data.decoding.exif import exif_orientation
+from ocaffe.data.decoding.heif import is_heif, open_heif
 from ocaffe.data.decoding.pixels import FORMATS, Layout, layout, low_bytes
 from ocaffe.data.decoding.pixels import Color as Color
 from ocaffe.errors import Error
 from ocaffe.support.files import read_plain, to_read
 from ocaffe.support.kinds import kind_of
+
+if "AVIF" in FORMATS:
+    importlib.import_module("PIL.AvifImagePlugin")
 
 MAX_PIXELS = int(proto.TransformationParameter().max_image_pixels)
 _MAGIC = 16  # bytes at the begin of a file by which Pillow finds its format
@@ -42,10 +47,11 @@ _STRIP = 1 << 22  # pixels that are converted at a time
 _BUDGET = 1 << 27  # pixels of the images that are decoded at the same time; a pixel takes 7 bytes
 _SMALL = 1 << 20  # pixels of an image that does not count
 _SCRATCH = 1 << 24  # bytes of a decoded image; larger ones get memory of their own, which is not kept
-_OTHERS = {b"ftypheic": "HEIC", b"ftypheix": "HEIC", b"ftypmif1": "HEIF", b"ftypavif": "AVIF"}  # formats of cameras, by the bytes after the first four
+_OTHERS = {b"ftypavif": "AVIF"}  # which Pillow before 11.3 does not read, by the bytes after the first four
+_HEADER = 64  # bytes in which the brands of a photo's container are
 _JPEG_FORMATS = {"JPEG", "MPO"}
 _GRAY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
-_EXIF_FORMATS = {*_JPEG_FORMATS, "PNG", "WEBP"}  # Pillow itself turns TIFF files, and OpenCV does so with every flag
+_EXIF_FORMATS = {*_JPEG_FORMATS, "PNG", "WEBP", "AVIF"}  # Pillow itself turns TIFF files, and OpenCV does so with every flag
 _UPRIGHT: dict[int, Callable[[np.ndarray], np.ndarray]] = {  # by EXIF orientation: the upright view of an image, height x width (x channels)
     2: lambda pixels: pixels[:, ::-1],
     3: lambda pixels: pixels[::-1, ::-1],
@@ -102,6 +108,10 @@ def open_pillow(data: Any, limit: int = MAX_PIXELS) -> Image.Image:
     if not len(data):
         raise Error("it is empty")
     with readable():
+        if is_heif(bytes(data[:_HEADER])):
+            image = open_heif(io.BytesIO(data))
+            _check_size(*image.size, limit)
+            return image
         for name in FORMATS:
             plugin, accepts = Image.OPEN[name]
             if accepts is None or accepts(bytes(data[:_MAGIC])):

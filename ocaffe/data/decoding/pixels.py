@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
-from PIL import Image
+from PIL import Image, features
 
 from ocaffe.errors import Error
 
@@ -279,9 +279,12 @@ def _premultiplied(strip: Image.Image, channels: int) -> np.ndarray:
     return np.concatenate([(colors[..., :3] * alpha + 127) // 255, alpha], 2).astype(np.uint8)
 
 
+HEIF = "HEIF"  # of a plugin that a user has installed (heif.py)
 SRGB_GAMMA = 45455  # in 100000ths
 _HIGH_FIRST = "N" if sys.byteorder == "big" else "B"  # the raw modes of 16 bits end with L, B, or N for this machine's order
 _FORMATS: dict[str, Callable[[Any, Color], Layout]] = {
     "JPEG": _jpeg, "MPO": _jpeg, "PNG": _png, "WEBP": _webp, "GIF": _gif, "JPEG2000": _jpeg2000, "BMP": _bmp, "PPM": _ppm, "SUN": _sun, "TIFF": _tiff,
+    "AVIF": _webp, HEIF: _webp,
 }  # fmt: skip
-FORMATS = tuple(name for name in _FORMATS if name != "MPO")  # MPO is a kind of JPEG
+# MPO is a kind of JPEG. Pillow has AVIF from 11.3 on, where it was built with libavif.
+FORMATS = tuple(name for name in _FORMATS if name not in ("MPO", HEIF) and (name != "AVIF" or ("avif" in features.modules and features.check("avif"))))

@@ -4,8 +4,10 @@ from __future__ import annotations
 import io
 import random
 import subprocess
+import sys
 import threading
 import time
+import types
 import warnings
 from typing import Any
 
@@ -15,6 +17,8 @@ from PIL import Image, ImageOps
 
 from ocaffe.data.decoding import decode, jpeg
 from ocaffe.data.decoding.decode import Color, open_image, planes
+from ocaffe.data.decoding.heif import is_heif
+from ocaffe.data.decoding.pixels import FORMATS
 from ocaffe.errors import Error
 from tests.data.decoding import image_kinds, jpegs
 
@@ -123,16 +127,54 @@ def test_large_images_are_converted_in_strips(monkeypatch: pytest.MonkeyPatch) -
     assert all((a == b).all() for data, before in zip(files, whole) for a, b in zip([decoded(data, color) for color in Color], before))
 
 
-@pytest.mark.parametrize("kind", ["EPS", "ICNS", "AVIF", "TGA", "PCX", "ICO", "IM", "SGI", "MSP"])
+@pytest.mark.parametrize("kind", ["EPS", "ICNS", "TGA", "PCX", "ICO", "IM", "SGI", "MSP"])
 def test_formats_that_opencv_does_not_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow reads them, and starts gs for EPS."""
     if kind not in Image.SAVE and not (Image.init() and kind in Image.SAVE):
         pytest.skip(f"this Pillow cannot write {kind}")
     monkeypatch.setattr(subprocess, "Popen", None)
     picture = Image.fromarray(RGB).resize((32, 32))
-    end = r"\), but a file of AVIF\n  fix: convert it to JPEG or PNG$" if kind == "AVIF" else r"\)$"
-    with pytest.raises(Error, match=r"not an image file of a format that ocaffe reads \(JPEG, PNG, .*" + end):
+    with pytest.raises(Error, match=r"not an image file of a format that ocaffe reads \(JPEG, PNG, .*\)$"):
         open_image(encoded(picture.convert("1") if kind == "MSP" else picture, kind))
+
+
+@pytest.mark.skipif("AVIF" not in FORMATS, reason="this Pillow has no AVIF")
+def test_avif_has_the_values_of_opencv() -> None:
+    cv2 = pytest.importorskip("cv2")
+    for picture in (RGB, GRAY, np.dstack([RGB, GRAY])):
+        content = encoded(Image.fromarray(picture).resize((48, 32)), "AVIF")
+        for color in Color:
+            found, expected = decoded(content, color), cv2.imdecode(np.frombuffer(content, np.uint8), color.value)
+            if expected is None:
+                pytest.skip("this OpenCV has no AVIF")
+            assert (found == expected.reshape(*expected.shape[:2], -1).transpose(2, 0, 1)).all()
+
+
+def test_heic_needs_a_plugin_that_a_user_has_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, png = b"\0\0\0\x18ftypheic" + bytes(8), encoded(RGB, "PNG")
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(Error, match=r"HEIC photo, which no installed package reads\n  fix: export the photos as JPEG .*pip install pillow-heif.*LGPL.*GPL"):
+        open_image(begin + png)
+    plugin = types.ModuleType("pillow_heif")
+
+    def opened(stream: io.BytesIO, name: str) -> Image.Image:
+        image = Image.open(io.BytesIO(stream.read()[len(begin) :]))
+        image.format = "HEIF"
+        return image
+
+    plugin.register_heif_opener = lambda: monkeypatch.setitem(Image.OPEN, "HEIF", (opened, None))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pillow_heif", plugin)
+    assert (decoded(begin + png, Color.COLOR) == decoded(png, Color.COLOR)).all()
+    with pytest.raises(Error, match="the limit is 9"):
+        open_image(begin + png, 9)
+
+
+@pytest.mark.parametrize("begin, found", [
+    (b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic", True), (b"\0\0\0\x1cftypmif1\0\0\0\0mif1avif", False), (b"\0\0\0\x18ftypavif", False),
+    (b"\0\0\0\x18ftypheix", True), (b"", False), (b"ftypheic", False),
+])  # fmt: skip
+def test_containers_of_heic(begin: bytes, found: bool) -> None:
+    assert is_heif(begin) is found
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "BMP", "GIF", "JPEG2000", "PPM", "TIFF", "WEBP"])

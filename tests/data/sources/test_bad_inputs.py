@@ -43,7 +43,7 @@ BAD: dict[str, tuple[bytes, str]] = {  # content and a part of the message
     "truncated JPEG": (_jpeg()[:-20], "it cannot be decoded"),
     "truncated in the header": (_jpeg()[:120], "it cannot be decoded"),
     "no bytes": (b"", "it is e"),  # empty, or encoded without data
-    "HEIC": (b"\0\0\0\x18ftypheic" + bytes(99), "it is not an image file of a format that ocaffe reads"),
+    "HEIC": (b"\0\0\0\x18ftypheic" + bytes(99), "it is a HEIC photo, which no installed package reads"),
 }
 PLACES = ("folder", "list", "LMDB")
 Make = Callable[..., Any]
