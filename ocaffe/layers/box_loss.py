@@ -1,4 +1,4 @@
-"""What the losses of detectors with priors have in common: their bottoms, and where their gradients go."""
+"""The common part of losses of detectors with priors: their bottoms, and the bottoms that get gradients."""
 from __future__ import annotations
 
 from typing import Any
