@@ -57,8 +57,8 @@ OTHERS = {  # layers whose documentation has the words label or index, and why t
     "SigmoidCrossEntropyLoss": "its targets are real numbers; a test of its own has ignore_label",
     "GatherElements": "the kernel of Gather", "GatherND": "the kernel of Gather", "GlobalLSEMargin": "trunc in each text, tests/layers/public_cases.py",
     "CtcLoss": "the kernel of WarpCTCLoss", "CTCGreedyDecoder": "the kernel of WarpCTCLoss", "DetectionLoss": "trunc, tests/layers/public_cases.py",
-    "SegAccuracy": "its labels become int64", "TagEvaluate": "only 0 and 1 count", "DetectionEvaluate": "rows of boxes become int64", "EvalDetection": "rows of boxes, as RegionLoss",
-    "MultiBoxLoss": "rows of boxes, below", "RegionLoss": "rows of boxes, below", "Yolov3": "the kernel of RegionLoss",
+    "SegAccuracy": "its labels become int64", "DetectionEvaluate": "rows of boxes become int64", "EvalDetection": "rows of boxes, as RegionLoss",
+    "TagEvaluate": "only 0 and 1 count", "MultiBoxLoss": "rows of boxes, below", "RegionLoss": "rows of boxes, below", "Yolov3": "the kernel of RegionLoss",
     **dict.fromkeys(("AnchorTarget", "ProposalTarget", "BoxAnnotatorOHEM"), "copies labels, or makes them"),
     **dict.fromkeys(("ArgMax", "DetectionOutput", "YoloDetectionOutput", "Yolov3DetectionOutput", "HDF5Output", "Eltwise", "Reverse"), "reads no labels"),
 }  # fmt: skip

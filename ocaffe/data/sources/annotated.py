@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -173,8 +173,9 @@ class AnnotatedSource(StagedSource):
         found = iter(self._find([record for own in groups for record in own]))
         return Batch(groups, [tuple(itertools.islice(found, len(own))) for own in groups], Frame(self.key, positions, joins), self.space)
 
-    def _sent(self, found: Any) -> Any:
-        return tuple(map(self.store.sent, found))
+    def _sender(self) -> Callable[[Any], Any]:
+        sent = self.store.sent
+        return lambda found: tuple(map(sent, found))
 
     def _plans(self, batch: Batch) -> list[Whole]:
         """Return the plans of all images. Raise Error with the record's place."""

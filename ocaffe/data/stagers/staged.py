@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ocaffe.data.effort import Effort
@@ -56,9 +56,9 @@ class StagedSource(Source):
     def _plan(self, index: int) -> Planned:
         """Return the batch number `index` with the places of its records."""
 
-    def _sent(self, found: Any) -> Any:
-        """Prepare a found record for another process."""
-        return self.store.sent(found)
+    def _sender(self) -> Callable[[Any], Any]:
+        """Return the function that prepares a found record for another process. It has no reference to this source, whose end ends the processes."""
+        return self.store.sent
 
     def _find(self, records: Sequence[int]) -> list[Any]:
         with self._finding:
@@ -79,7 +79,7 @@ class StagedSource(Source):
         self._hurried = True
         try:
             buffers = self.shared or SharedBuffers(self.space, 0, buffers_ahead(self.workers.count, self.batch))
-            self._crew = Crew(self._stager, self.workers.count, self.batch, buffers, self._sent, self.effort, step)
+            self._crew = Crew(self._stager, self.workers.count, self.batch, buffers, self._sender(), self.effort, step)
         except OSError as problem:  # too many open files, or no memory
             log.warning("data_reader.cpp:80", f"No processes can decode images: {problem.strerror}. Threads do it")
 
